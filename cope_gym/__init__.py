@@ -1,1 +1,1 @@
-"""TODO."""
+"""Language agents in long interactive tasks, as Gymnasium environments."""
