@@ -39,7 +39,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.docs
-	@$(BIN)/mkdocs build --strict
+	@$(BIN)/mkdocs build --strict -f .mkdocs.yml
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the path; install Python 3.11 or newer, or say PYTHON=/path/to/python" >&2; exit 1; }
