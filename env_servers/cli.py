@@ -1,0 +1,4 @@
+"""The commands of this package: `cope install` and `cope serve`."""
+
+from env_servers.cli_install import install as install
+from env_servers.cli_install import uninstall as uninstall
