@@ -5,7 +5,7 @@ Plain Python (ids are lists), so that a record travels in TRL's batch dictionary
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class ActionTurn:
         call: Whether the turn is a tool call (τ²: call or message); `None` where the distinction has no meaning.
         calls: Number of tool calls in the turn; a turn with two or more is neither anchor nor target.
         handoff: Whether the call only hands the customer to a human.
+        lines: Number of lines of the executed substring.
     """
 
     index: int
@@ -39,6 +40,7 @@ class ActionTurn:
     call: bool | None = None
     calls: int = 1
     handoff: bool = False
+    lines: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Record:
     Attributes:
         ids: Prompt and completion without padding, as sampled (T tokens).
         prompt_length: Number of prompt tokens; `ids[prompt_length:]` is TRL's completion.
-        loss_mask: 1 on tokens that the policy sampled, length T.
+        loss_mask: 1 on tokens that the policy sampled and is trained on, length T.
         turns: The action turns in order.
         group: Group key, equal for the G rollouts of one task and unique over ranks within one batch.
         success: `info.success` of the last step.
@@ -65,7 +67,7 @@ class Record:
     success: bool
     failed: bool = False
     task_id: str = ""
-    observations: tuple[tuple[int, int], ...] = field(default=())
+    observations: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
