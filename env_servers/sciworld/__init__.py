@@ -1,1 +1,1 @@
-"""TODO."""
+"""ScienceWorld: the adapter, its task table and its lock."""
