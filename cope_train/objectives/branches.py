@@ -22,8 +22,8 @@ class BranchOptions:
 
     Attributes:
         horizon: K, the largest number of actions asked for, the current one included.
-        layout: `policy`: k assistant turns in the policy's own action format, without thought. `turns`: bare actions, one
-            a turn. `list`: one assistant turn, one action a line, as CoPE published it.
+        layout: `policy`: k assistant turns in the policy's own action format, without thought. `turns`: bare actions,
+            one a turn. `list`: one assistant turn, one action a line, as CoPE published it.
         skip_invalid: Pass over actions that the benchmark could not execute, looking further ahead.
         targets: `all` action turns, or tool `calls` only (benchmarks that tell calls from messages).
         thought: Keep the current turn's thought before slot 0 as context without loss. Later thoughts never: they leak
@@ -72,7 +72,7 @@ def build_branches(record: Record, chat: ChatPieces, options: BranchOptions) -> 
 
 
 def _is_anchor(turn: ActionTurn, options: BranchOptions) -> bool:
-    # Where calls and messages differ, a turn of several calls has no single action to ask for (cope.md 1.2, 1.3).
+    # Where calls and messages differ, a turn of several calls has no single action to ask for.
     if turn.call is not None and not _has_action(turn):
         return False
     return bool(turn.call) if options.targets == "calls" else True
@@ -179,7 +179,7 @@ def _write_list(writer: _Writer, ids: list[int], chat: ChatPieces, targets: list
 
 
 def _length_norm(slots: Sequence[Slot], length: int) -> list[float]:
-    """v = N / (S·n_j) for a token of span j: N target tokens, S spans, n_j the span's length (cope.md 1.7)."""
+    """Returns v = N / (S·n_j) for a token of span j (N target tokens, S spans, n_j the span's length)."""
     total = sum(slot.end - slot.start for slot in slots)
     weights = [1.0] * length
     for slot in slots:

@@ -1,6 +1,7 @@
 """The token pieces with which a branch goes on from h_t, cut out of the tokenizer's own chat template.
 
-Only template text and cues are encoded here. What the policy wrote is never encoded again: it is spliced in as sampled ids.
+Only template text and cues are encoded here. What the policy wrote is never encoded again: it is spliced in
+as sampled ids.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class ChatPieces:
     Attributes:
         header: Ids that open an assistant turn (the generation prompt).
         turn_end: Ids that close an assistant turn; the first one is the end-of-turn token.
-        merge_cut: 0 where the template takes user after user. Otherwise the cue joins the observation message itself, and
-            this many ids, those that close a user message, are cut from h_t first.
+        merge_cut: 0 where the template takes user after user. Otherwise the cue joins the observation message itself,
+            and this many ids, those that close a user message, are cut from h_t first.
     """
 
     header: list[int]

@@ -26,8 +26,8 @@ class ForecastOptions:
 
     Attributes:
         gate: `wins`, `all`, or `mixed`: wins of groups that also lost. [GATE]
-        weights: `cope`: 1/m_g per sample, rescaled to mean 1 over samples [GROUP_NORM]; `equal_groups`: every group counts
-            the same, whatever the number and length of its wins.
+        weights: `cope`: 1/m_g per sample, rescaled to mean 1 over samples [GROUP_NORM]; `equal_groups`: every group
+            counts the same, whatever the number and length of its wins.
         require_action: Drop a win that made no tool call but a hand-off to a human. [REQUIRE_ACTION]
         skip_no_call: Drop a branch whose actions hold no tool call. [SKIP_NO_CALL]
         null_tasks: Tasks that a do-nothing agent solves; their trajectories are dropped. [NULL_TASKS_FILE]

@@ -1,6 +1,7 @@
 """What the objectives need to know of one rolled-out episode: the seam between `cope_train.rollout` and this package.
 
-Plain Python (ids are lists), so that a record travels in TRL's batch dictionary as a list and between ranks as an object.
+Plain Python (ids are lists), so that a record travels in TRL's batch dictionary as a list and between ranks as
+an object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class ActionTurn:
         index: True turn index, from 0; never renumbered when turns are skipped.
         start: First sampled token of the turn.
         end: End of the sampled tokens (a sampled end-of-turn token included).
-        prefix_end: End of the observation message before the turn, without the generation header. h_t = ids[:prefix_end].
+        prefix_end: End of the observation message before the turn, without the generation header:
+            h_t = ids[:prefix_end].
         block_start: First token of the action in the policy's own format, e.g. of `Action:`.
         block_end: End of that block, e.g. after a closing tag or fence; without the end-of-turn token.
         action_start: First token that overlaps the executed substring.
@@ -95,7 +97,7 @@ class Branch:
 
     Attributes:
         turn: True index of the anchor turn t.
-        prefix_end: The branch attends to trajectory positions below this and to itself; its position ids go on from here.
+        prefix_end: The branch attends to trajectory positions below this and to itself; its positions go on from here.
         ids: Cue and target tokens (L).
         loss_mask: 1 on target tokens, length L (m).
         weights: Factor of every token, length L (v); all 1 unless `length_norm` or `balance_calls`.

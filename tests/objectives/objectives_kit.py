@@ -1,4 +1,4 @@
-"""A small real tokenizer with a chat template, and episodes built the way a rollout does: prompt once, then only appends."""
+"""A small real tokenizer with a chat template, and episodes built as in a rollout: prompt once, then only appends."""
 
 from __future__ import annotations
 

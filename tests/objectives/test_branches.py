@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from objectives_kit import ALTERNATING, CHATML, Say, episode, make_tokenizer
 
@@ -28,11 +30,10 @@ def record(tokenizer, chat):
 def test_policy_layout_is_the_policys_own_format_without_thought(tokenizer, chat, record):
     first = build_branches(record, chat, BranchOptions())[0]
     next_turn = "<|im_end|>\n<|im_start|>user\nNext.<|im_end|>\n<|im_start|>assistant\n"
-    assert text_of(tokenizer, first) == (
-        "<|im_start|>user\nGive your next 3 actions, the one you take now first: usual format, no reasoning, one per "
-        f"reply.<|im_end|>\n<|im_start|>assistant\nAction: {OPEN}{next_turn}Action: {KITCHEN}{next_turn}Action: {FOCUS}"
-        "<|im_end|>"
-    )
+    asked = "Give your next 3 actions, the one you take now first: usual format, no reasoning, one per reply."
+    written = next_turn.join(f"Action: {action}" for action in (OPEN, KITCHEN, FOCUS))
+    reply = f"<|im_end|>\n<|im_start|>assistant\n{written}<|im_end|>"
+    assert text_of(tokenizer, first) == f"<|im_start|>user\n{asked}{reply}"
     learnt = [token for token, m in zip(first.ids, first.loss_mask, strict=True) if m]
     assert tokenizer.decode(learnt) == "".join(f"Action: {a}<|im_end|>" for a in (OPEN, KITCHEN, FOCUS))
 
@@ -59,12 +60,9 @@ def test_ids_that_no_encoder_would_give_survive(tokenizer, chat):
     pieces = [tokenizer.encode(c, add_special_tokens=False)[0] for c in " go to kitchen"]
     ids = record.ids[: turn.action_start] + pieces + record.ids[turn.action_end :]
     shift = len(pieces) - (turn.action_end - turn.action_start)
-    moved = turn.__class__(
-        **{**vars(turn), "action_end": turn.action_end + shift, "block_end": turn.block_end + shift}
-    )
-    branch = build_branches(
-        record.__class__(**{**vars(record), "ids": ids, "turns": (record.turns[0], moved)}), chat, BranchOptions()
-    )[0]
+    moved = replace(turn, action_end=turn.action_end + shift, block_end=turn.block_end + shift)
+    record = replace(record, ids=ids, turns=(record.turns[0], moved))
+    branch = build_branches(record, chat, BranchOptions())[0]
     slot = branch.slots[1]
     assert branch.ids[slot.action_start : slot.action_end] == pieces
     assert pieces != tokenizer.encode(" go to kitchen", add_special_tokens=False)
@@ -154,10 +152,9 @@ def test_the_branch_reads_like_the_template_renders_it(tokenizer, chat, record):
     """Ids of h_t + cue equal those of the rendered conversation: the synthetic turn is one that chat would produce."""
     branch = build_branches(record, chat, BranchOptions())[0]
     cue = branch.ids[: branch.slots[0].start]
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Open the green door."}, {"role": "user", "content": cue_text(3, True, "policy", False)}],
-        tokenize=False, add_generation_prompt=True,
-    )  # fmt: skip
+    asked = cue_text(3, now=True, layout="policy", calls=False)
+    messages = [{"role": "user", "content": text} for text in ("Open the green door.", asked)]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert record.ids[: branch.prefix_end] + cue == tokenizer.encode(text, add_special_tokens=False)
 
 
