@@ -1,0 +1,36 @@
+"""Puts the ASGI app together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from env_servers.front import problem, routes_info, routes_sessions
+from env_servers.front.gate import Gate
+from env_servers.front.service import Service
+
+
+def build_app(service: Service) -> FastAPI:
+    """Returns the app over a service, which it starts and stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        try:
+            await service.start()
+            yield
+        finally:
+            await service.stop()
+
+    def seen(method: str, status: int, seconds: float) -> None:
+        service.last_request = time.monotonic()
+        service.metrics.request(method, status, seconds)
+
+    app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL, lifespan=lifespan)
+    problem.install(app)
+    app.include_router(routes_info.routes(service))
+    app.include_router(routes_sessions.routes(service))
+    app.add_middleware(Gate, settings=service.settings, seen=seen)
+    return app

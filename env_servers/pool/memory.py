@@ -1,0 +1,43 @@
+"""Memory of worker process groups and of the machine, read from /proc (0 or unlimited where there is none)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096
+
+
+def group_rss() -> dict[int, int]:
+    """Returns the resident bytes of every process group on this machine, children included."""
+    total: dict[int, int] = {}
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        group, pages = int(fields[2]), int(fields[21])
+        total[group] = total.get(group, 0) + pages * _PAGE
+    return total
+
+
+def available() -> float:
+    """Returns the bytes that can still be had without swapping."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return float("inf")
+
+
+def _pids() -> Iterator[str]:
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return iter(())
+    return (name for name in names if name.isdigit())

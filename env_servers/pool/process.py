@@ -1,0 +1,202 @@
+"""One worker process, as the service sees it: requests by number over a socket pair, deadlines, death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from env_servers.adapter import Facts
+from env_servers.errors import ServiceError
+from env_servers.pool.base import EpisodeFaultError, Hello, WorkerDiedError, WorkerSpec, WorkerTimeoutError
+from env_servers.pool.reaper import Reaper, kill_group
+from env_servers.worker import framing
+
+log = logging.getLogger(__name__)
+
+_MAIN = Path(__file__).resolve().parents[1] / "worker" / "main.py"
+_LAST_WORDS = 20
+
+
+class WorkerProcess:
+    """A child process in a session and process group of its own.
+
+    Attributes:
+        sessions: Ids of the sessions that have a place here.
+        served: How many sessions it has had.
+        retiring: Takes no more sessions and ends after its last.
+        alone: Reserved for one session whose action may be poison.
+    """
+
+    def __init__(self, spec: WorkerSpec, reaper: Reaper) -> None:
+        self.spec = spec
+        self.sessions: set[str] = set()
+        self.affinities: set[str] = set()
+        self.served = 0
+        self.retiring = False
+        self.alone = False
+        self.hello: Hello | None = None
+        self._reaper = reaper
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._turn = asyncio.Lock()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._dead = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the process group."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def id(self) -> str:
+        """Name for logs."""
+        return f"{self.spec.name}-{self.pid}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can still be answered."""
+        return self._process is not None and not self._dead.is_set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is being executed."""
+        return bool(self._waiting)
+
+    async def start(self, timeout: float) -> None:
+        """Starts the process and waits until its adapter is up.
+
+        Raises:
+            ServiceError: The adapter refused its settings.
+            WorkerDiedError: It did not come up.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [self.spec.python, *([] if self.spec.paths else ["-I"]), str(_MAIN)]
+            command += ["--adapter", self.spec.adapter, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+            command += ["--settings", json.dumps(dict(self.spec.settings))]
+            command += [part for path in self.spec.paths for part in ("--path", path)]
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environ},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._reaper.add(self.pid)
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._listen())]
+        try:
+            said = await self.call("hello", timeout)
+        except EpisodeFaultError as error:
+            self.kill()
+            raise WorkerDiedError(f"the adapter of {self.spec.name} failed to start: {error}") from error
+        except ServiceError:
+            self.kill()
+            raise
+        facts = Facts(**said["facts"])
+        self.hello = Hello(facts, tuple(said["splits"]), said["python"])
+
+    async def call(self, op: str, timeout: float, **arguments: Any) -> Any:
+        """Has an operation executed; see `Worker.call`."""
+        threads = self.hello is not None and self.hello.facts.concurrency == "threads"
+        # The deadline counts execution only: where calls run one after another, they queue here and not in the worker.
+        async with contextlib.nullcontext() if threads else self._turn:
+            return await self._exchange(op, timeout, arguments)
+
+    async def _exchange(self, op: str, timeout: float, arguments: dict[str, Any]) -> Any:
+        if not self.alive or self._writer is None:
+            raise WorkerDiedError(self._obituary())
+        self._number += 1
+        number = self._number
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(framing.encode({"id": number, "op": op, "args": arguments}))
+            reply = await asyncio.wait_for(waiting, timeout)
+        except TimeoutError:
+            self.kill()
+            raise WorkerTimeoutError(f"{op} took longer than {timeout:g} s; its worker was killed") from None
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in reply:
+            error = reply["error"]
+            raise ServiceError(error["type"], error["detail"], error["retryable"], **error["extra"])
+        if "fault" in reply:
+            raise EpisodeFaultError(reply["fault"])
+        return reply["ok"]
+
+    def kill(self) -> None:
+        """Kills the process and its children, now. Calls in flight fail as if the worker had died by itself."""
+        if self._process is None or self._dead.is_set():
+            return
+        self._dead.set()
+        kill_group(self.pid)
+        self._reaper.remove(self.pid)
+        if self._writer is not None:
+            self._writer.close()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(WorkerDiedError(self._obituary()))
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Lets the adapter close its engine, then kills what is left."""
+        if self.alive and not self.busy:
+            with contextlib.suppress(WorkerDiedError, EpisodeFaultError, ServiceError):
+                await self.call("shutdown", timeout)
+        self.kill()
+        if self._process is not None:
+            await self._process.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def wait_dead(self) -> None:
+        """Returns when the worker is gone."""
+        await self._dead.wait()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                header = await reader.readexactly(framing.HEADER.size)
+                reply = json.loads(await reader.readexactly(framing.body_length(header)))
+                waiting = self._waiting.get(reply["id"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the end of the stream is how a death shows
+        except (framing.FrameError, ValueError) as error:
+            log.error("unreadable reply", extra={"worker": self.id, "error": str(error)})
+        finally:
+            self.kill()
+
+    async def _listen(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        reader = self._process.stderr
+        while line := await _line(reader):
+            text = line.decode(errors="replace").rstrip()
+            self._last_words.append(text)
+            log.debug("worker says", extra={"worker": self.id, "text": text})
+
+    def last_words(self) -> str:
+        """Returns the last line that the process printed."""
+        return next((line for line in reversed(self._last_words) if line.strip()), "")
+
+    def _obituary(self) -> str:
+        words = self.last_words()
+        return f"the worker of {self.spec.name} died" + (f" ({words[:300]})" if words else "")
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError:  # a line beyond the buffer's limit
+        return b"(long line)\n"
