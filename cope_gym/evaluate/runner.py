@@ -173,6 +173,7 @@ class _Pool:
         self._local = threading.local()
         self._envs: list[TextEnv] = []
         self._stop = threading.Event()
+        self._cause: BaseException | None = None  # what stopped the run; the other threads' faults only follow from it
         self._batcher = Batcher(policy) if policy.batch_size > 1 else None
         self._act: Act = self._batcher.act if self._batcher else single(policy)
         self._threads = ThreadPoolExecutor(max(1, evaluation.concurrency), thread_name_prefix="episode")
@@ -190,11 +191,21 @@ class _Pool:
 
     def play(self, items: Sequence[Item]) -> Iterator[Trajectory]:
         """Yields episodes as they end; raises what no other attempt can mend."""
-        waiting: set[Future[Trajectory]] = {self._threads.submit(self._attempts, item) for item in items}
+        waiting: set[Future[Trajectory]] = {self._threads.submit(self._episode, item) for item in items}
         while waiting:
             ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ended:
-                yield future.result()
+            yield from (future.result() for future in ended if future.exception() is None)
+            if self._cause:
+                raise self._cause
+
+    def _episode(self, item: Item) -> Trajectory:
+        try:
+            return self._attempts(item)
+        except BaseException as error:
+            if not self._stop.is_set():
+                self._cause = error
+                self._stop.set()
+            raise
 
     def _attempts(self, item: Item) -> Trajectory:
         for attempt in range(self._evaluation.attempts):
@@ -208,6 +219,7 @@ class _Pool:
         raise AssertionError("attempts is at least 1")
 
     def _play(self, item: Item) -> Trajectory:
+        self._check()
         evaluation = self._evaluation
         env: TextEnv | None = getattr(self._local, "env", None)
         if env is None:
@@ -218,9 +230,12 @@ class _Pool:
         return episode
 
     def _stoppable(self, prompt: Prompt) -> Reply:
+        self._check()
+        return self._act(prompt)
+
+    def _check(self) -> None:
         if self._stop.is_set():
             raise Interrupted("The evaluation was stopped.", type="interrupted")
-        return self._act(prompt)
 
     def _failed(self, item: Item, error: CopeError) -> Trajectory:
         evaluation = self._evaluation
