@@ -25,10 +25,14 @@ log = logging.getLogger(__name__)
 _ID = re.compile(r"[A-Za-z0-9_-]{20,64}")
 
 
+Key = tuple[str, str]
+"""An idempotency key and the fingerprint of its request."""
+
+
 class Journal(Protocol):
     """What is recorded of a session."""
 
-    def created(self, session: Session, key: str | None) -> None:
+    def created(self, session: Session, key: Key | None) -> None:
         """Records a session with everything that has happened in it (a fork has a past), and its idempotency key."""
         ...
 
@@ -56,7 +60,7 @@ class Journal(Protocol):
         """Forgets a session."""
         ...
 
-    def load(self) -> Iterator[tuple[Session, str | None]]:
+    def load(self) -> Iterator[tuple[Session, Key | None]]:
         """Yields the recorded sessions with their idempotency keys."""
         ...
 
@@ -64,7 +68,7 @@ class Journal(Protocol):
 class MemoryJournal:
     """Keeps nothing beyond the sessions themselves."""
 
-    def created(self, session: Session, key: str | None) -> None:
+    def created(self, session: Session, key: Key | None) -> None:
         """See `Journal`."""
 
     def intent(self, session: Session, action: str) -> None:
@@ -85,7 +89,7 @@ class MemoryJournal:
     def removed(self, session: str) -> None:
         """See `Journal`."""
 
-    def load(self) -> Iterator[tuple[Session, str | None]]:
+    def load(self) -> Iterator[tuple[Session, Key | None]]:
         """See `Journal`."""
         return iter(())
 
@@ -101,7 +105,7 @@ class FileJournal:
         self._folder = folder / "sessions"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def created(self, session: Session, key: str | None) -> None:
+    def created(self, session: Session, key: Key | None) -> None:
         """See `Journal`. Written aside and renamed, so that a file always begins whole."""
         head = {
             "session": session.id,
@@ -142,7 +146,7 @@ class FileJournal:
         """See `Journal`."""
         self._path(session).unlink(missing_ok=True)
 
-    def load(self) -> Iterator[tuple[Session, str | None]]:
+    def load(self) -> Iterator[tuple[Session, Key | None]]:
         """See `Journal`. A file that cannot be read is reported and left where it is."""
         for path in sorted(self._folder.glob("*.jsonl")):
             try:
@@ -166,7 +170,7 @@ class FileJournal:
         return self._folder / f"{session}.jsonl"
 
 
-def _read(path: Path) -> tuple[Session, str | None]:
+def _read(path: Path) -> tuple[Session, Key | None]:
     # A last line without its newline is a record that was being written when the service was killed.
     lines = path.read_bytes().split(b"\n")[:-1]
     head = json.loads(lines[0])
@@ -174,7 +178,7 @@ def _read(path: Path) -> tuple[Session, str | None]:
     session.replies.append(head["first"])
     for line in lines[1:]:
         _apply(session, json.loads(line))
-    return session, head["key"]
+    return session, None if head["key"] is None else (head["key"][0], head["key"][1])
 
 
 def _apply(session: Session, record: dict[str, Any]) -> None:

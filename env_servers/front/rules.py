@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from env_servers.errors import ServiceError
 from env_servers.front.session import Session
@@ -30,7 +31,7 @@ def decide(session: Session, index: int, action: str, epoch: int) -> Decision:
     """
     _check_epoch(session, epoch)
     done = len(session.actions)
-    where = {"session_id": session.id, "step_index": index}
+    where: dict[str, Any] = {"session_id": session.id, "step_index": index}
     if session.running is not None and index == session.running.index:
         _check_same(session.running.action, action, where)
         return Decision.JOIN
@@ -62,7 +63,7 @@ def _check_epoch(session: Session, epoch: int) -> None:
         raise ServiceError("bad_request", detail, session_id=session.id)
 
 
-def _check_same(known: str, action: str, where: dict[str, object]) -> None:
+def _check_same(known: str, action: str, where: dict[str, Any]) -> None:
     if known != action:
         detail = "This step was sent before with another action; repeat that action, or send the next step."
         raise ServiceError("action_mismatch", detail, **where)

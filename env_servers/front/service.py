@@ -15,7 +15,7 @@ from env_servers.errors import ServiceError
 from env_servers.front.actions import canonical
 from env_servers.front.catalogue import Catalogue
 from env_servers.front.engine import Engine
-from env_servers.front.journal import FileJournal, Journal, MemoryJournal
+from env_servers.front.journal import FileJournal, Journal, Key, MemoryJournal
 from env_servers.front.keys import Document, Keys
 from env_servers.front.leases import Leases
 from env_servers.front.metrics import Metrics
@@ -78,7 +78,7 @@ class Service:
         for session, key in self._journal.load():
             self._adopt(session)
             if key is not None:
-                self._keys.restore(*key.rsplit(" ", 1), {**self._document(session), **session.replies[0], "epoch": 1})
+                self._keys.restore(*key, {**self._document(session), **session.replies[0], "epoch": 1})
         self._sweeper = asyncio.create_task(self._sweep())
         self.ready = True
 
@@ -206,7 +206,7 @@ class Service:
 
     # Work
 
-    async def _create(self, body: CreateSession, tag: str | None) -> Document:
+    async def _create(self, body: CreateSession, tag: Key | None) -> Document:
         self._check_draining()
         env = body.env
         facts = self.catalogue.facts(env)
@@ -220,7 +220,7 @@ class Service:
             await self._engine.open(session)
         return self._enter(session, tag)
 
-    async def _fork(self, session_id: str, tag: str | None) -> Document:
+    async def _fork(self, session_id: str, tag: Key | None) -> Document:
         self._check_draining()
         parent = self._find(session_id)
         self._leases.renew(parent.id)
@@ -237,7 +237,7 @@ class Service:
                 await self._engine.rebuild(session)
         return self._enter(session, tag)
 
-    def _enter(self, session: Session, tag: str | None) -> Document:
+    def _enter(self, session: Session, tag: Key | None) -> Document:
         self._journal.created(session, tag)
         self._adopt(session)
         self.metrics.opened(session.origin.env)
@@ -332,8 +332,8 @@ class Service:
             return {"error": ServiceError("internal", "A defect of the service; its log has the details.").problem()}
         return result
 
-    def _tag(self, key: str | None, request: Any) -> str | None:
-        return None if key is None else f"{key} {self._keys.fingerprint(request)}"
+    def _tag(self, key: str | None, request: Any) -> Key | None:
+        return None if key is None else (key, self._keys.fingerprint(request))
 
     async def _apart(self, work: Coroutine[Any, Any, Document]) -> Document:
         """Does the work to its end even if the client hangs up."""
