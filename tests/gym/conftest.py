@@ -1,0 +1,60 @@
+"""A real server with the toy benchmark for all tests here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cope_gym.client import Client
+from cope_gym.env import CopeEnv
+from cope_gym.server import Address, LocalServer
+from cope_gym.transport import Patience
+
+ROOT = Path(__file__).resolve().parents[2]
+ADAPTER = "tests.gym.toy:ToyAdapter"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _from_the_root() -> Iterator[None]:
+    """The server finds the toy from its working directory."""
+    before = os.getcwd()
+    os.chdir(ROOT)
+    yield
+    os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def cope_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the tests' own."""
+    home = tmp_path_factory.mktemp("cope-home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COPE_HOME", str(home))
+        yield home
+
+
+@pytest.fixture(scope="session")
+def log(cope_home: Path) -> Path:
+    """Where the toy notes every executed action."""
+    return cope_home / "actions.log"
+
+
+@pytest.fixture(scope="session")
+def address(cope_home: Path, log: Path) -> Address:
+    """A running toy server; it leaves by itself."""
+    return LocalServer("toy", {"log": str(log)}, ADAPTER, idle_exit=30, lease=30).address()
+
+
+@pytest.fixture
+def client(address: Address) -> Iterator[Client]:
+    with Client(address.url, address.token, Patience(total=5)) as client:
+        yield client
+
+
+@pytest.fixture
+def env(client: Client) -> Iterator[CopeEnv]:
+    env = CopeEnv("toy", client=client, render_mode="ansi")
+    yield env
+    env.close()
