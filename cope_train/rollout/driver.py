@@ -1,0 +1,340 @@
+"""Plays episodes: each alternates generation and environment steps on its own, none waits for another's environment.
+
+Environments are stepped in threads; whoever has an observation joins the next call of the generation backend. The
+driver knows tokens, turns and limits. It does not know TRL, losses, or any benchmark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from cope_gym.errors import CopeError, InfrastructureError
+from cope_gym.trajectory import Trajectory, Turn
+from cope_train.rollout.backends import Backend, Completion, Request
+from cope_train.rollout.buffer import EpisodeBuffer
+from cope_train.rollout.labels import label_turn
+from cope_train.rollout.template import ChatTemplate
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where episodes end or are cut.
+
+    Attributes:
+        turns: Most action turns.
+        turn_tokens: Most sampled tokens in a turn.
+        episode_tokens: Most tokens after the prompt, observations included.
+        first_observation_chars: Where the first observation is cut.
+        observation_chars: Where later ones are cut.
+        attempts: How often an episode is tried when the service fails.
+    """
+
+    turns: int = 20
+    turn_tokens: int = 64
+    episode_tokens: int = 4096
+    first_observation_chars: int = 4000
+    observation_chars: int = 2000
+    attempts: int = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to play.
+
+    Attributes:
+        task_id: The task.
+        seed: Of the environment; equal for all episodes of a group.
+        sampling_seed: What the episode's random numbers are drawn from, together with the turn.
+        sample: Index among the episodes of the task.
+    """
+
+    task_id: str
+    seed: int | None
+    sampling_seed: tuple[Hashable, ...]
+    sample: int = 0
+
+
+@dataclass
+class Episode:
+    """One episode. `failed` means that no score counts: the service failed, and so did every retry."""
+
+    job: Job
+    trajectory: Trajectory
+    buffer: EpisodeBuffer = field(default_factory=EpisodeBuffer)
+    failed: bool = False
+    no_action_turns: int = 0
+    multi_action_turns: int = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How episodes are played.
+
+    Attributes:
+        make_env: Makes an environment whose `reset` takes `options={"task_id": …}`; called in a thread, once an
+            episode.
+        template: Chat template of the model.
+        system_prompt: First message.
+        action_format: A name of `cope_gym.actions.FORMATS`.
+        limits: See `Limits`.
+        describe: Fields of every trajectory, e.g. `env`, `split`, `policy`, `options`.
+        threads: Most environment calls at the same time.
+        gather_seconds: How long a batching backend waits for further episodes to become ready.
+        ordered: Wait for every live episode before each generation, so that batches do not depend on timing.
+    """
+
+    make_env: Callable[[], gymnasium.Env[Any, Any]]
+    template: ChatTemplate
+    system_prompt: str
+    action_format: str
+    limits: Limits = field(default_factory=Limits)
+    describe: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    threads: int = 64
+    gather_seconds: float = 0.1
+    ordered: bool = False
+
+
+@dataclass
+class Clock:
+    """Seconds of one rollout: sampling, environment calls (summed over episodes), idle waiting, and all of it."""
+
+    generate: float = 0.0
+    environment: float = 0.0
+    waiting: float = 0.0
+    total: float = 0.0
+
+
+class Rollout:
+    """One call of `play`: all jobs, from the first reset to the last close.
+
+    Args:
+        jobs: What to play.
+        setup: How.
+        backend: Samples the turns.
+        progress: Called whenever an episode is over.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], setup: Setup, backend: Backend, progress: Callable[[Episode], None] | None = None
+    ) -> None:
+        self.setup = setup
+        self.backend = backend
+        self.progress = progress
+        self.clock = Clock()
+        self.episodes = [self._fresh(job) for job in jobs]
+        self._attempts = [0] * len(jobs)
+        self._environments: dict[int, gymnasium.Env[Any, Any]] = {}
+        self._calls: dict[Future[Any], int] = {}
+        self._queued: set[int] = set()
+        self._pool = ThreadPoolExecutor(max(min(setup.threads, len(jobs)), 1), "environment")
+
+    def play(self) -> list[Episode]:
+        """Plays all jobs to their ends.
+
+        Returns:
+            One episode a job, in order. Environments are closed, also when this raises.
+
+        Raises:
+            CopeError: The service refuses a call as wrong, so that trying again would not help.
+        """
+        started = time.perf_counter()
+        try:
+            for index in range(len(self.episodes)):
+                self._call(index, self._open, index)
+            while self._calls or self._queued:
+                self._collect()
+                if self._queued:
+                    self._generate()
+        finally:
+            self._release()
+        self.clock.total = time.perf_counter() - started
+        return self.episodes
+
+    def _fresh(self, job: Job) -> Episode:
+        facts = {"seed": job.seed, "sample": job.sample, **self.setup.describe}
+        return Episode(job, Trajectory(task_id=job.task_id, **facts))
+
+    def _call(self, index: int, function: Callable[..., Any], *args: Any) -> None:
+        def timed() -> Any:
+            started = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                self.clock.environment += time.perf_counter() - started
+
+        self._calls[self._pool.submit(timed)] = index
+
+    def _open(self, index: int) -> tuple[Any, ...]:
+        job = self.episodes[index].job
+        env = self._environments[index] = self.setup.make_env()
+        return env.reset(seed=job.seed, options={"task_id": job.task_id})
+
+    def _collect(self) -> None:
+        """Takes in what environments have answered; waits only as long as that makes sense."""
+        if not self._calls:
+            return
+        started = time.perf_counter()
+        batching = self.setup.ordered or (self.backend.batches and self._queued)
+        if self.setup.ordered:
+            timeout = None
+        elif self._queued:
+            timeout = self.setup.gather_seconds if self.backend.batches else 0.0
+        else:
+            timeout = None
+        done, _ = wait(self._calls, timeout, ALL_COMPLETED if batching else FIRST_COMPLETED)
+        self.clock.waiting += time.perf_counter() - started
+        for future in sorted(done, key=self._calls.__getitem__):
+            index = self._calls.pop(future)
+            try:
+                result = future.result()
+            except InfrastructureError as error:
+                self._fail(index, error)
+            else:
+                self._observe(index, *result)
+
+    def _generate(self) -> None:
+        started = time.perf_counter()
+        completions = self.backend.poll()
+        self.clock.generate += time.perf_counter() - started
+        for completion in completions:
+            self._act(completion)
+
+    def _observe(self, index: int, text: str, *outcome: Any) -> None:
+        """Takes a reply of `reset` (text, info) or of `step` (text, reward, terminated, truncated, info)."""
+        episode = self.episodes[index]
+        trajectory, info = episode.trajectory, outcome[-1]
+        trajectory.category = info.get("category", trajectory.category)
+        trajectory.split = info.get("split", trajectory.split)
+        _score(trajectory, info)
+        if len(outcome) == 1:
+            self._begin(episode, text)
+        else:
+            reward, trajectory.terminated, trajectory.truncated = outcome[:3]
+            trajectory.reward += reward
+            turn = trajectory.turns[-1]
+            turn.reward, turn.score, turn.valid = reward, trajectory.score, info.get("action_valid", True)
+            episode.buffer.judge(turn.valid)
+            self._reply(episode, text)
+        self._continue(index)
+
+    def _begin(self, episode: Episode, text: str) -> None:
+        text = _cut(text, self.setup.limits.first_observation_chars)
+        messages = [{"role": "system", "content": self.setup.system_prompt}, {"role": "user", "content": text}]
+        episode.trajectory.messages = messages
+        episode.buffer.append_prompt(self.setup.template.prompt(messages))
+
+    def _reply(self, episode: Episode, text: str) -> None:
+        """Adds an observation; the last one of an episode is kept as a message but is nothing to train on."""
+        limits, trajectory = self.setup.limits, episode.trajectory
+        text = _cut(text, limits.observation_chars)
+        trajectory.messages.append({"role": "user", "content": text})
+        message = self.setup.template.observation(text)
+        room = limits.episode_tokens - episode.buffer.completion_length - len(message.ids)
+        over = trajectory.terminated or trajectory.truncated
+        if not over and (room < 1 or len(trajectory.turns) >= limits.turns):
+            trajectory.truncated = over = True
+        if not over:
+            episode.buffer.append_observation(message)
+
+    def _continue(self, index: int) -> None:
+        """Asks for the next turn, or ends the episode."""
+        episode, limits = self.episodes[index], self.setup.limits
+        if episode.trajectory.terminated or episode.trajectory.truncated:
+            self._end(index)
+            return
+        room = limits.episode_tokens - episode.buffer.completion_length
+        seed = (*episode.job.sampling_seed, len(episode.trajectory.turns))
+        self.backend.submit(Request(index, list(episode.buffer.ids), min(limits.turn_tokens, room), seed))
+        self._queued.add(index)
+
+    def _act(self, completion: Completion) -> None:
+        index: Any = completion.key
+        self._queued.discard(index)
+        episode, template = self.episodes[index], self.setup.template
+        ids, trajectory = completion.ids, episode.trajectory
+        episode.buffer.append_turn(
+            ids, completion.logprobs, [] if ids[-1] == template.end_of_turn else [template.end_of_turn]
+        )
+        text, action = label_turn(episode.buffer, ids, template, self.setup.action_format)
+        span = None if action.error else (action.start, action.end)
+        trajectory.messages.append({"role": "assistant", "content": text})
+        trajectory.turns.append(
+            Turn(
+                index=len(trajectory.turns),
+                message=len(trajectory.messages) - 1,
+                action=action.action,
+                action_span=span,
+                valid=False,
+                score=trajectory.score,
+                tokens=len(ids),
+                truncated=not completion.finished,
+            )
+        )
+        episode.multi_action_turns += action.count > 1
+        if action.error:
+            episode.no_action_turns += 1
+            self._reply(episode, action.error)
+            self._continue(index)
+        else:
+            self._call(index, self._environments[index].step, action.action)
+
+    def _fail(self, index: int, error: InfrastructureError) -> None:
+        """Tries an episode again from its start; gives it up after the last attempt."""
+        self._close(index)
+        self._attempts[index] += 1
+        if self._attempts[index] < self.setup.limits.attempts:
+            logger.warning("episode of %s is started again: %s", self.episodes[index].job.task_id, error.detail)
+            self.episodes[index] = self._fresh(self.episodes[index].job)
+            self._call(index, self._open, index)
+            return
+        episode = self.episodes[index]
+        episode.failed = True
+        episode.trajectory.error = {"type": error.type, "detail": error.detail}
+        self._end(index)
+
+    def _end(self, index: int) -> None:
+        self._close(index)
+        if self.progress:
+            self.progress(self.episodes[index])
+
+    def _close(self, index: int) -> None:
+        self.backend.release(index)
+        env = self._environments.pop(index, None)
+        if env is not None:
+            self._pool.submit(_close_quietly, env)
+
+    def _release(self) -> None:
+        """Frees everything; calls still running belong to an episode that was given up with an error."""
+        for future in self._calls:
+            future.cancel()
+        for index in list(self._environments):
+            self._close(index)
+        for index in self._queued:
+            self.backend.release(index)
+        self._pool.shutdown(wait=True)
+
+
+def _score(trajectory: Trajectory, info: Mapping[str, Any]) -> None:
+    trajectory.score = float(info.get("score", 0.0))
+    trajectory.raw_score = float(info.get("raw_score", 0.0))
+    trajectory.success = bool(info.get("success", False))
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + " …"
+
+
+def _close_quietly(env: gymnasium.Env[Any, Any]) -> None:
+    try:
+        env.close()
+    except CopeError as error:
+        logger.warning("an environment could not be closed: %s", error)
