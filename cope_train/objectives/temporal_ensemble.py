@@ -1,7 +1,7 @@
 """Temporal ensemble: what earlier forecasts said of turn t teaches the policy at turn t.
 
 Member of age k: π^k(a_t | h_{t−k}), what the branch at turn t−k gives, in its slot, to the action of turn t. Members
-are found by true turn index; age 0 is excluded. q^F_t = uniform mean over members. Teacher q_t = (1−η)·p0 + η·q^F_t with
+are found by true turn; age 0 is excluded. q^F_t = uniform mean over members. Teacher q_t = (1−η)·p0 + η·q^F_t, with
 p0 the policy of the weights θ̄ that collected the batch. L_TE = mean over covered positions of KL(π_θ ‖ q_t).
 
 q^F enters by its M most likely tokens a position. With mass = Σ_M q^F and Z = (1−η) + η·mass:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
 
 from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.records import ActionTurn, Record
@@ -115,3 +116,20 @@ def episode(
 def _tokens(offsets: list[tuple[int, int]], low: int, high: int, start: int) -> tuple[int, int]:
     inside = [i for i, (a, b) in enumerate(offsets) if b > low and a < high]
     return (start + inside[0], start + inside[-1] + 1) if inside else (start + len(offsets),) * 2
+
+
+def tiny_model(kind: str = "llama", vocabulary: int = 384) -> Any:
+    """A random model of two layers with grouped-query attention."""
+    torch.manual_seed(0)
+    common = {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.3,
+    }
+    configs = {"llama": LlamaConfig(tie_word_embeddings=True, **common), "qwen2": Qwen2Config(**common)}
+    return AutoModelForCausalLM.from_config(configs[kind])
