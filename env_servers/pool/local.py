@@ -161,11 +161,7 @@ class LocalPool:
 
     def _choose(self, group: _Group, affinity: str | None) -> WorkerProcess:
         places = group.facts.sessions_per_worker
-        open_workers = [
-            worker
-            for worker in group.workers
-            if not (worker.retiring or worker.alone) and len(worker.sessions) < places
-        ]
+        open_workers = [w for w in group.workers if w.takes_sessions and len(w.sessions) < places]
         friends = [worker for worker in open_workers if affinity in worker.affinities]
         if friends:
             # A cache is worth a queue only up to a point: bounded load, a quarter over the mean.
@@ -224,11 +220,8 @@ class LocalPool:
             self._warm(group)
 
     def _warm(self, group: _Group) -> None:
-        spare = sum(not (w.retiring or w.alone) and not w.sessions for w in group.workers)
-        some = sum(
-            not (w.retiring or w.alone) and len(w.sessions) < group.facts.sessions_per_worker for w in group.workers
-        )
-        free = spare if group.facts.sessions_per_worker == 1 else some
+        places = group.facts.sessions_per_worker
+        free = sum(w.takes_sessions and len(w.sessions) < places for w in group.workers)
         if free < self.limits.warm and not self._closing and self._room_for_one(group):
             self._spawn(group)
 

@@ -68,6 +68,11 @@ class WorkerProcess:
         return self._process is not None and not self._dead.is_set()
 
     @property
+    def takes_sessions(self) -> bool:
+        """Whether a session may be put here, now or when it is up."""
+        return not (self._dead.is_set() or self.retiring or self.alone)
+
+    @property
     def busy(self) -> bool:
         """Whether a call is being executed."""
         return bool(self._waiting)
