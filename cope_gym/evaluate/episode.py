@@ -18,7 +18,7 @@ from cope_gym.errors import InputError
 from cope_gym.evaluate.policies import Prompt, Reply
 from cope_gym.trajectory import Trajectory, Turn
 
-TextEnv = gym.Env[str, str]
+TextEnv = gym.Env[str, Any]
 _AGENTS_FAULTS = frozenset({"bad_action", "too_large"})
 
 
@@ -106,8 +106,9 @@ def play(
 def _turn(
     env: TextEnv, episode: Trajectory, reply: Reply, index: int, info: dict[str, Any], rules: Rules
 ) -> dict[str, Any]:
-    parsed = parse(reply.text, rules.action_format)
-    episode.messages.append({"role": "assistant", "content": reply.text})
+    text = reply.text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written to a file
+    parsed = parse(text, rules.action_format)
+    episode.messages.append({"role": "assistant", "content": text})
     turn = Turn(
         index=index,
         message=len(episode.messages) - 1,

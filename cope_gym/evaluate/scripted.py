@@ -64,18 +64,18 @@ class Gold(_Scripted):
 
 
 class Uniform(_Scripted):
-    """Draws one of the actions that the environment admits (`info["admissible"]`), from the prompt's seed."""
+    """Draws one of the actions that the environment admits (`info["admissible_actions"]`), from the prompt's seed."""
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__("random", take(spec))
 
     def turn(self, prompt: Prompt) -> Reply:
         """Writes a random admissible action."""
-        admissible = cast("Sequence[str] | None", prompt.info.get("admissible"))
+        admissible = cast("Sequence[str] | None", prompt.info.get("admissible_actions"))
         if not admissible:
             raise InputError(
                 f"{prompt.env} did not list its admissible actions, so the random policy has nothing to draw from; "
-                "ask for them with `--option admissible=true`.",
+                "ask for them with `--option admissible_actions=true`.",
                 type="no_admissible",
             )
         return Reply(render(Random(prompt.seed).choice(list(admissible)), prompt.action_format))

@@ -55,7 +55,7 @@ class Walk(gym.Env[str, str]):
             "raw_score": 100 * done,
             "success": self.left == 0,
             "action_valid": valid,
-            "admissible": ["go", "jump"],
+            "admissible_actions": ["go", "jump"],
         }
 
     def close(self) -> None:
