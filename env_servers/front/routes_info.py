@@ -28,7 +28,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Document:  # pyright: ignore[reportUnusedFunction]
-        return {"status": "ok"}
+        return {"status": "ok", "protocol": PROTOCOL}
 
     @router.get("/ready")
     async def ready() -> Response:  # pyright: ignore[reportUnusedFunction]

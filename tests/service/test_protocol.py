@@ -252,7 +252,7 @@ def test_tasks_and_gold(server: Server) -> None:
 
 
 def test_information_routes(server: Server) -> None:
-    assert server.http.get("/health").json() == {"status": "ok"}
+    assert server.http.get("/health").json() == {"status": "ok", "protocol": "v1"}
     assert server.http.get("/ready").status_code == 200
     envs = server.http.get("/v1/envs").json()["envs"]
     assert [env["name"] for env in envs] == ["counter", "threaded"]
