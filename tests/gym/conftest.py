@@ -10,7 +10,7 @@ import pytest
 
 from cope_gym.client import Client
 from cope_gym.env import CopeEnv
-from cope_gym.server import Address, LocalServer
+from cope_gym.server import Address, LocalClient, LocalServer
 from cope_gym.transport import Patience
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +42,12 @@ def log(cope_home: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def address(cope_home: Path, log: Path) -> Address:
-    """A running toy server; it leaves by itself."""
-    return LocalServer("toy", {"log": str(log)}, ADAPTER, idle_exit=30, lease=30).address()
+def address(cope_home: Path, log: Path) -> Iterator[Address]:
+    """A toy server that stays for as long as a client of its own is open."""
+    server = LocalServer("toy", {"log": str(log)}, ADAPTER, idle_exit=20, lease=60)
+    with LocalClient(server) as warm:
+        warm.envs()
+        yield server.address()
 
 
 @pytest.fixture
