@@ -132,6 +132,8 @@ class SciWorldEpisode(Episode):
         # The task's text is not part of any other observation, and no agent can play without it.
         self.first = replace(look, text=f"{world.task_description}\n\n{look.text}", reward=0.0)
         self.first.info["task_description"] = world.task_description
+        # Some tasks begin with points. They are paid with the first step, so that the rewards add up to the score.
+        self._score = 0
 
     def step(self, action: Any) -> StepResult:
         """See the base class."""

@@ -1,0 +1,124 @@
+"""Drives the adapter as the service does: a worker process in the benchmark's own environment, spoken to in frames."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import env_servers
+from env_servers.worker import framing
+
+PACKAGE = Path(env_servers.__file__).parent
+
+
+class AdapterFault(Exception):
+    """The adapter raised; `type` is that of an `AdapterError`, or `fault` for anything else."""
+
+    def __init__(self, type: str, detail: str) -> None:
+        super().__init__(f"{type}: {detail}")
+        self.type = type
+        self.detail = detail
+
+
+class AdapterWorker:
+    """One worker process with blocking calls."""
+
+    def __init__(self, python: Path, **settings: Any) -> None:
+        self._ids = itertools.count()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [python, "-I", PACKAGE / "worker" / "main.py", "--adapter", "env_servers.sciworld.adapter:ADAPTER"]
+                + ["--fd", str(theirs.fileno()), "--parent", str(os.getpid()), "--settings", json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        self.send(op, **arguments)
+        return self.receive()
+
+    def send(self, op: str, **arguments: Any) -> None:
+        self._socket.sendall(framing.encode({"id": next(self._ids), "op": op, "args": arguments}))
+
+    def receive(self) -> Any:
+        reply = framing.read(self._socket)
+        assert reply is not None, "the worker is gone"
+        if "error" in reply:
+            raise AdapterFault(reply["error"]["type"], reply["error"]["detail"])
+        if "fault" in reply:
+            raise AdapterFault("fault", reply["fault"])
+        return reply["ok"]
+
+    def start(self, session: str, task_id: Any, options: Any = None, seed: int | None = None) -> dict[str, Any]:
+        return self.call("start", session=session, task_id=task_id, seed=seed, options=options or {})["first"]
+
+    def step(self, session: str, action: Any) -> dict[str, Any]:
+        return self.call("step", session=session, action=action)
+
+    def end(self, session: str) -> None:
+        self.call("close", session=session)
+
+    def jvms(self) -> list[int]:
+        return [pid for pid, parent, name in processes() if parent == self.process.pid and name == "java"]
+
+    def close(self) -> None:
+        try:
+            self.call("shutdown")
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._socket.close()
+
+    def __enter__(self) -> AdapterWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.close()
+
+
+def processes() -> list[tuple[int, int, str]]:
+    """Returns (pid, parent, name) of everything that runs; zombies are left out."""
+    found: list[tuple[int, int, str]] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, parent = rest.split()[:2]
+        if state != "Z":
+            found.append((int(entry.name), int(parent), name))
+    return found
+
+
+def gone(pids: list[int], seconds: float = 5.0) -> bool:
+    """Waits until none of the processes runs any more."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not {pid for pid, _, _ in processes()} & set(pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"no memory figure for {pid}")
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

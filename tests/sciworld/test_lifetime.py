@@ -1,0 +1,93 @@
+"""Processes and memory: nothing stays behind, nothing grows, a dead JVM costs its sessions only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sciworld_kit import AdapterFault, AdapterWorker, gone, kill, processes, rss_mb
+
+from env_servers.sciworld import tasks
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+def test_a_killed_worker_leaves_no_java(sciworld_python: Path, isolation: str) -> None:
+    with AdapterWorker(sciworld_python, isolation=isolation) as worker:
+        worker.start("s", "boil/0")
+        jvms = worker.jvms()
+        assert len(jvms) == (1 if isolation == "shared" else 2)
+        kill(worker.process.pid)
+        assert gone(jvms)
+
+
+def test_a_worker_killed_in_mid_step_leaves_no_java(sciworld_python: Path) -> None:
+    with AdapterWorker(sciworld_python) as worker:
+        worker.start("s", "boil/0")
+        jvms = worker.jvms()
+        worker.send("gold", task_id="inclined-plane-friction-unnamed-surfaces/0", options={})
+        kill(worker.process.pid)
+        assert gone(jvms)
+
+
+def test_an_orderly_end_leaves_no_java(sciworld_python: Path) -> None:
+    with AdapterWorker(sciworld_python) as worker:
+        worker.start("s", "boil/0")
+        jvms = worker.jvms()
+    assert gone(jvms)
+    assert not {pid for pid, _, _ in processes()} & {worker.process.pid}
+
+
+def test_a_dead_jvm_is_a_fault_and_the_next_session_gets_a_new_one(sciworld_python: Path) -> None:
+    with AdapterWorker(sciworld_python) as worker:
+        worker.start("s", "boil/0")
+        [jvm] = worker.jvms()
+        kill(jvm)
+        with pytest.raises(AdapterFault) as caught:
+            worker.step("s", "look around")
+        assert caught.value.type == "fault"
+        assert worker.start("t", "boil/0")["text"].startswith("Your task")
+        assert worker.jvms() != [jvm]
+
+
+def test_a_session_that_outgrows_the_heap_is_a_fault(sciworld_python: Path) -> None:
+    """The JVM ends rather than limp on with an error as the observation."""
+    with AdapterWorker(sciworld_python, heap_mb=64) as worker, pytest.raises(AdapterFault) as caught:
+        for number in range(200):
+            worker.start(f"s{number}", f"boil/{number % 30}")
+    assert caught.value.type == "fault"
+
+
+@pytest.mark.slow
+def test_resets_do_not_grow(sciworld_python: Path) -> None:
+    ids = [f"{name}/{variation}" for variation in range(10) for name in tasks.VARIATIONS]
+    with AdapterWorker(sciworld_python) as worker:
+        sizes: dict[int, tuple[float, float, int, int]] = {}
+        for number, task_id in enumerate(ids[:201]):
+            worker.start("s", task_id, {"simplifications": "easy" if number % 2 else ""})
+            worker.step("s", "look around")
+            worker.end("s")
+            if number in (50, 200):
+                pid, [jvm] = worker.process.pid, worker.jvms()
+                descriptors = sum(1 for one in (pid, jvm) for _ in Path(f"/proc/{one}/fd").iterdir())
+                threads = sum(1 for one in (pid, jvm) for _ in Path(f"/proc/{one}/task").iterdir())
+                sizes[number] = (rss_mb(pid), rss_mb(jvm), descriptors, threads)
+    assert sizes[200][0] < 1.03 * sizes[50][0]
+    assert sizes[200][1] < 1.03 * sizes[50][1]
+    assert sizes[200][2] <= sizes[50][2]
+    assert sizes[200][3] <= sizes[50][3]
+
+
+@pytest.mark.slow
+def test_64_sessions_fit_in_two_jvms(sciworld_python: Path) -> None:
+    ids = [f"{name}/{variation}" for variation in range(3) for name in tasks.VARIATIONS]
+    with AdapterWorker(sciworld_python) as first, AdapterWorker(sciworld_python) as second:
+        for number in range(64):
+            worker = (first, second)[number % 2]
+            worker.start(f"s{number}", ids[number], {"simplifications": "easy"})
+        for turn in range(3):
+            for number in range(64):
+                (first, second)[number % 2].step(f"s{number}", ("look around", "wait1", "inventory")[turn])
+        used = sum(rss_mb(pid) for worker in (first, second) for pid in (worker.process.pid, *worker.jvms()))
+    assert used < 2048
