@@ -53,6 +53,11 @@ def cache_home() -> Path:
     return Path("/var/cache/cope-gym") if os.geteuid() == 0 else Path.home() / ".cache" / "cope-gym"
 
 
+def installed(env: str) -> bool:
+    """Returns whether `cope install` has made an environment for a benchmark here."""
+    return any((cache_home() / "envs" / env).glob("*/bin/python"))
+
+
 @dataclass(frozen=True)
 class LocalServer:
     """A server of this machine and user.

@@ -1,1 +1,88 @@
-"""The `cope` command."""
+"""The `cope` command.
+
+Its own commands are here; evaluation adds some, and other packages add theirs through entry points of the group
+`cope.commands`, so that no package imports another against the dependency direction.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any
+
+import typer
+
+from cope_gym import __version__
+from cope_gym.cli import bench, browse, check, doctor, play
+from cope_gym.cli.common import complain, out
+from cope_gym.errors import CopeError, InputError
+from cope_gym.evaluate import cli as evaluation
+
+_EXTRAS = {"env_servers": "server", "cope_train": "train"}
+
+
+def build() -> typer.Typer:
+    """Returns the command line with everybody's commands."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.callback()(_options)
+    for command in (browse.envs, browse.tasks, play.play, check.check, doctor.doctor):
+        app.command()(command)
+    app.add_typer(bench.app, name="bench")
+    for name, function in (("eval", "evaluate"), ("view", "view"), ("compare", "compare")):
+        if hasattr(evaluation, function):
+            app.command(name)(getattr(evaluation, function))
+    app.add_typer(evaluation.panel, name="panel")
+    for entry in sorted(entry_points(group="cope.commands"), key=lambda entry: entry.name):
+        _mount(app, entry)
+    return app
+
+
+def main() -> None:
+    """Runs `cope`. A fault that has a name is one sentence and exit code 2, never a traceback."""
+    try:
+        build()()
+    except CopeError as error:
+        complain(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"cope-gym {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Train and evaluate language agents in long interactive tasks."""
+
+
+def _mount(app: typer.Typer, entry: EntryPoint) -> None:
+    try:
+        command = entry.load()
+    except ModuleNotFoundError as error:
+        app.command(entry.name, help="Not installed here.")(_missing(entry, error))
+        return
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=entry.name)
+    else:
+        app.command(entry.name)(command)
+
+
+def _missing(entry: EntryPoint, error: ModuleNotFoundError) -> Any:
+    extra = _EXTRAS.get(entry.module.split(".")[0], "")
+
+    def refuse() -> None:
+        fix = f"run `pip install 'cope-gym[{extra}]'`" if extra else f"reinstall {entry.module}"
+        raise InputError(f"`cope {entry.name}` needs {error.name}: {fix}.", type="no_extra")
+
+    return refuse
