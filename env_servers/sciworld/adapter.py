@@ -70,7 +70,7 @@ class SciWorldAdapter(Adapter):
 
     def splits(self) -> Sequence[str]:
         """See the base class."""
-        return tasks.SPLITS
+        return (*tasks.SPLITS, tasks.ALL)
 
     def tasks(self, split: str) -> list[Task]:
         """See the base class."""

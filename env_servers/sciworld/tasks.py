@@ -8,6 +8,8 @@ from __future__ import annotations
 from env_servers.adapter import AdapterError, Task
 
 SPLITS: tuple[str, ...] = ("train", "dev", "test")
+# Every variation in the paper's order, for published lists that do not care for splits; not a split of the benchmark.
+ALL = "all"
 
 # In the paper's order, which is also the order of every published index: (paper id, name, variations).
 TABLE: tuple[tuple[str, str, int], ...] = (
@@ -61,11 +63,17 @@ def tasks_of(split: str) -> list[Task]:
     Raises:
         AdapterError: `unknown_split`.
     """
+    if split == ALL:
+        return [task for name in VARIATIONS for part in SPLITS for task in _tasks(name, part)]
     if split not in SPLITS:
-        raise AdapterError("unknown_split", f"ScienceWorld has no split {split!r}; it has {', '.join(SPLITS)}.")
-    return [
-        Task(f"{name}/{variation}", split, name) for _, name, count in TABLE for variation in split_range(count, split)
-    ]
+        raise AdapterError(
+            "unknown_split", f"ScienceWorld has no split {split!r}; it has {', '.join([*SPLITS, ALL])}."
+        )
+    return [task for name in VARIATIONS for task in _tasks(name, split)]
+
+
+def _tasks(name: str, split: str) -> list[Task]:
+    return [Task(f"{name}/{variation}", split, name) for variation in split_range(VARIATIONS[name], split)]
 
 
 def parse_id(task_id: object) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cope_gym.evaluate import panels
 from env_servers.adapter import AdapterError
 from env_servers.sciworld import tasks
 
@@ -13,7 +14,10 @@ from env_servers.sciworld import tasks
 def test_totals_are_the_published_ones() -> None:
     sizes = [len(tasks.tasks_of(split)) for split in tasks.SPLITS]
     assert sizes == [3592, 1796, 1819]
-    assert len({task.id for split in tasks.SPLITS for task in tasks.tasks_of(split)}) == 7207
+    everything = [task.id for task in tasks.tasks_of("all")]
+    assert len(everything) == 7207
+    assert everything[:31] == [*(f"boil/{variation}" for variation in range(30)), "melt/0"]
+    assert {task.id for split in tasks.SPLITS for task in tasks.tasks_of(split)} == set(everything)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,13 @@ def test_agentgym_index_has_the_published_offsets() -> None:
         "identify-life-stages-2": 4629,
     }
     assert {name: ids.index(f"{name}/0") for name in published} == published
+
+
+def test_the_shipped_panel_is_that_index() -> None:
+    panel = panels.load("sciworld_agentgym")
+    assert list(panel.task_ids) == tasks.agentgym_ids()
+    assert (panel.env, panel.split, panel.options) == ("sciworld", "all", {})
+    assert panels.verify(panel, [task.id for task in tasks.tasks_of("all")]) == []
 
 
 def test_every_id_is_read_back() -> None:
