@@ -11,7 +11,7 @@ Nothing here knows a loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +77,23 @@ class _Row:
         return column
 
 
+def multiple_of_8(length: int) -> int:
+    """Rounds a row length up as dense kernels like it."""
+    return -(-length // 8) * 8
+
+
 def pack(
-    records: Sequence[Record], branches: Sequence[Sequence[Branch]], multiple: int = 8, pad_id: int = 0
+    records: Sequence[Record],
+    branches: Sequence[Sequence[Branch]],
+    round_up: Callable[[int], int] = multiple_of_8,
+    pad_id: int = 0,
 ) -> Layout:
     """Lays trajectories and their branches out in as few rows as the longest of them allows.
 
     Args:
         records: Trajectories of the micro-batch; a failed one is laid out without branches.
         branches: Their branches.
-        multiple: Row length is rounded up to a multiple of this (FlexAttention: 128, so that few shapes occur).
+        round_up: From the longest row to the row length (FlexAttention: `attention.bucket`).
         pad_id: Fills the rest.
     """
     sizes = [len(r.ids) + sum(len(b.ids) for b in bs) for r, bs in zip(records, branches, strict=True)]
@@ -98,7 +106,7 @@ def pack(
         if r == len(rows):
             rows.append(_Row())
         places[i] = (r, *_add_tree(rows[r], records[i], branches[i]))
-    width = -(-max(max(sizes), 1) // multiple) * multiple
+    width = round_up(max(max(sizes), 1))
     return _layout(
         rows,
         width,
@@ -120,7 +128,7 @@ def _add_tree(row: _Row, record: Record, branches: Sequence[Branch]) -> tuple[in
 def unpack(
     records: Sequence[Record],
     branches: Sequence[Sequence[Branch]],
-    multiple: int = 8,
+    round_up: Callable[[int], int] = multiple_of_8,
     pad_id: int = 0,
     max_length: int | None = None,
     trajectories: bool = True,
@@ -130,7 +138,7 @@ def unpack(
     Args:
         records: As for `pack`.
         branches: As for `pack`.
-        multiple: As for `pack`.
+        round_up: As for `pack`.
         pad_id: As for `pack`.
         max_length: A longer branch loses the middle of its history, never the prompt.
         trajectories: Whether the trajectories themselves get rows.
@@ -153,7 +161,7 @@ def unpack(
             places[i].append((-1, 0) if history is None else (add(history + branch.ids), len(history)))
     if not rows:
         add([pad_id])
-    width = -(-max(len(row.ids) for row in rows) // multiple) * multiple
+    width = round_up(max(len(row.ids) for row in rows))
     return _layout(
         rows,
         width,

@@ -59,7 +59,7 @@ def test_format_and_audit_zero_the_reward():
 
 
 def test_losing_a_hard_task_does_not_raise_the_reward():
-    # Task 0 is easy (all win), task 1 is hard (nobody wins). Skill 0 lost its hard episode to an infrastructure failure.
+    # Task 0 is easy (all win), task 1 is hard (nobody wins). Skill 0 lost its hard episode to an infrastructure fault.
     outcomes = torch.tensor([[[1.0], [NAN]], [[1.0], [0.0]], [[1.0], [0.0]]])
     assert extractor_rewards(outcomes, fine(3), fine(3)).tolist() == pytest.approx([0.5, 0.5, 0.5])
 

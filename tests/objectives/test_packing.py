@@ -180,7 +180,9 @@ def test_branches_see_their_history_and_themselves_only(samples):
 
 @pytest.mark.parametrize("block", [8, 16])
 def test_block_mask_is_the_dense_mask(samples, block):
-    layout = pack([s.record for s in samples], [s.branches for s in samples], multiple=block)
+    layout = pack(
+        [s.record for s in samples], [s.branches for s in samples], round_up=lambda n: -(-n // block) * block
+    )
     dense, blocks = dense_mask(layout), block_mask(layout, block)
     rows, width = layout.input_ids.shape
     columns = torch.arange(width)
@@ -193,7 +195,7 @@ def test_block_mask_is_the_dense_mask(samples, block):
 def test_flex_attention_takes_the_block_mask(samples):
     from torch.nn.attention.flex_attention import flex_attention
 
-    layout = pack([s.record for s in samples], [s.branches for s in samples], multiple=16)
+    layout = pack([s.record for s in samples], [s.branches for s in samples], round_up=lambda n: -(-n // 16) * 16)
     rows, width = layout.input_ids.shape
     q, k, v = torch.randn(3, rows, 2, width, 16)
     flex = flex_attention(q, k, v, block_mask=block_mask(layout, 16))

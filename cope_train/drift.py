@@ -1,0 +1,41 @@
+"""A guard against what auxiliary targets are known to do: the policy's own turns take on another form.
+
+It watches one share (turns without an action in the policy's format) from the first step on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+FIRST_STEPS = 3  # the share before training had an effect is the mean over these
+LAST_STEPS = 3  # and it is compared with the mean over these, so that one odd batch stops nothing
+
+
+class DriftGuard:
+    """Says when a share has grown too far.
+
+    Args:
+        limit: Largest growth over the first steps; `None` never stops anything.
+
+    Attributes:
+        drift: Growth so far.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self.drift = 0.0
+        self._first: list[float] = []
+        self._last: deque[float] = deque(maxlen=LAST_STEPS)
+
+    def passes(self, share: float) -> bool:
+        """Takes the share of one step.
+
+        Returns:
+            Whether training may go on as it is.
+        """
+        if len(self._first) < FIRST_STEPS:
+            self._first.append(share)
+            return True
+        self._last.append(share)
+        self.drift = sum(self._last) / len(self._last) - sum(self._first) / FIRST_STEPS
+        return self.limit is None or len(self._last) < LAST_STEPS or self.drift <= self.limit

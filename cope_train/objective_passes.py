@@ -1,0 +1,226 @@
+"""Forward passes of the objectives: trajectories with their branches packed, or one sequence a branch.
+
+Every pass ends in `Hidden`: states in one flat tensor and where the tokens lie in it. Losses do not know which it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from cope_train.objectives.attention import BLOCK, accept_block_masks, bucket
+from cope_train.objectives.packing import (
+    Layout,
+    block_mask,
+    causal_lm,
+    dense_mask,
+    hidden_states,
+    multiple_of_8,
+    pack,
+    unpack,
+)
+from cope_train.objectives.projection import Head
+from cope_train.objectives.records import Branch, Record
+from cope_train.objectives.rows import Places, Sample
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Last hidden states of a micro-batch.
+
+    Attributes:
+        states: Shape (N, H).
+        places: Where trajectories and branches begin in it.
+        head: The LM head that belongs to them.
+    """
+
+    states: torch.Tensor
+    places: Places
+    head: Head
+
+    def detach(self) -> Hidden:
+        """The same without gradients."""
+        return replace(self, states=self.states.detach())
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How branches are run.
+
+    Attributes:
+        packed: Pack them behind their trajectory, where the model can.
+        packed_max_length: A trajectory that is longer with its branches has them run one by one; `None`: no limit.
+        max_length: Longest sequence of a branch that is run on its own; the middle of its history is cut.
+        batch_size: Branches run at once when they are not packed.
+        fp32_head: Project in float32 (TRL's `cast_lm_head_to_fp32`).
+    """
+
+    packed: bool = True
+    packed_max_length: int | None = None
+    max_length: int | None = None
+    batch_size: int = 8
+    fp32_head: bool = False
+
+
+class Passes:
+    """Runs one model on samples.
+
+    Args:
+        lm: The causal language model; PEFT's wrapper around it or none, but no parallel wrapper.
+        device: Where it lives.
+        pad_id: Padding token.
+        options: See `PassOptions`.
+    """
+
+    def __init__(self, lm: Any, device: torch.device, pad_id: int, options: PassOptions) -> None:
+        self.lm = causal_lm(lm)
+        self.device = device
+        self.pad_id = pad_id
+        self.options = options
+        self.packs = options.packed
+        self.flex = options.packed and device.type == "cuda" and accept_block_masks(self.lm)
+
+    def settle(self, model: Any) -> None:
+        """Finds out by a small example whether the model can pack; warns once where it cannot. All ranks call this."""
+        if self.packs and (reason := self._mismatch(model)):
+            logger.warning("branches are run one by one, which costs several times as much: %s", reason)
+            self.packs = False
+
+    def fits(self, sample: Sample) -> bool:
+        """Whether a trajectory's branches are packed behind it."""
+        limit = self.options.packed_max_length
+        length = len(sample.record.ids) + sum(len(branch.ids) for branch in sample.branches)
+        return self.packs and (limit is None or length <= limit)
+
+    def alone(self, samples: Sequence[Sample]) -> list[tuple[int, int]]:
+        """Numbers (sample, branch) of the branches that are run one by one."""
+        return [(i, b) for i, s in enumerate(samples) if not self.fits(s) for b in range(len(s.branches))]
+
+    def chunks(self, samples: Sequence[Sample]) -> int:
+        """How many further forwards that takes."""
+        return -(-len(self.alone(samples)) // self.options.batch_size)
+
+    def packed(self, model: Any, samples: Sequence[Sample], chunks: int = 0) -> Hidden:
+        """Runs trajectories and branches.
+
+        Args:
+            model: What to call, with its parallel wrapper.
+            samples: The micro-batch.
+            chunks: Forwards for branches that do not fit, at least `chunks(samples)`; equal on all ranks.
+        """
+        together = [s.branches if self.fits(s) else [] for s in samples]
+        layout = self._lay_out([s.record for s in samples], together).to(self.device)
+        states = hidden_states(model, self.lm, layout, self._mask(layout))
+        firsts = [
+            list(row) if row else [-1] * len(s.branches) for row, s in zip(layout.branches, samples, strict=True)
+        ]
+        return self._with_rest(states, layout.trajectories, firsts, samples, chunks)
+
+    def beside(self, states: torch.Tensor, prompt_width: int, samples: Sequence[Sample], chunks: int) -> Hidden:
+        """Adds branches to the states of the stock forward.
+
+        Args:
+            states: Last hidden states of TRL's batch (left-padded prompts, completions), shape (B, P+C, H).
+            prompt_width: P.
+            samples: The micro-batch.
+            chunks: As for `packed`.
+        """
+        width = states.shape[1]
+        firsts = [i * width + prompt_width - s.record.prompt_length for i, s in enumerate(samples)]
+        branches = [[-1] * len(s.branches) for s in samples]
+        return self._with_rest(states.flatten(0, 1), firsts, branches, samples, chunks)
+
+    def separate(self, model: Any, samples: Sequence[Sample], chunks: int) -> Hidden:
+        """Runs trajectories and branches apart from TRL's batch and unpacked."""
+        records = [s.record for s in samples]
+        layout = unpack(records, [[] for _ in samples], pad_id=self.pad_id).to(self.device)
+        states = hidden_states(model, self.lm, layout, None)
+        return self._with_rest(states, layout.trajectories, [[-1] * len(s.branches) for s in samples], samples, chunks)
+
+    def _with_rest(
+        self,
+        states: torch.Tensor,
+        firsts: list[int],
+        branches: list[list[int]],
+        samples: Sequence[Sample],
+        chunks: int,
+    ) -> Hidden:
+        rest = self.alone(samples)
+        size, parts = self.options.batch_size, [states]
+        for c in range(max(chunks, -(-len(rest) // size))):
+            some = rest[c * size : (c + 1) * size]
+            pairs = [(samples[i].record, samples[i].branches[b]) for i, b in some]
+            part, places = self._run_alone(pairs)
+            offset = sum(len(p) for p in parts)
+            for (i, b), place in zip(some, places, strict=True):
+                branches[i][b] = place + offset if place >= 0 else -1
+            parts.append(part)
+        head = Head.of(self.lm, self.options.fp32_head)
+        return Hidden(torch.cat(parts) if len(parts) > 1 else states, Places(firsts, branches), head)
+
+    def _run_alone(self, pairs: Sequence[tuple[Record, Branch]]) -> tuple[torch.Tensor, list[int]]:
+        """States of the branches' own tokens, and where each branch begins in them; -1 where it is too long."""
+        layout = unpack(
+            [record for record, _ in pairs],
+            [[branch] for _, branch in pairs],
+            bucket if self.flex else multiple_of_8,
+            self.pad_id,
+            self.options.max_length,
+            trajectories=False,
+        ).to(self.device)
+
+        def run(ids: torch.Tensor) -> torch.Tensor:
+            backbone = getattr(self.lm, self.lm.base_model_prefix)
+            mask = (layout.segment >= 0).long()
+            return backbone(input_ids=ids, attention_mask=mask, position_ids=layout.position_ids, use_cache=False)[0]
+
+        # Recomputed in the backward pass: only one such batch has its activations in memory at a time.
+        ids = layout.input_ids
+        states = checkpoint(run, ids, use_reentrant=False) if torch.is_grad_enabled() else run(ids)
+        kept: list[int] = []
+        places: list[int] = []
+        for (_, branch), [first] in zip(pairs, layout.branches, strict=True):
+            places.append(len(kept) if first >= 0 else -1)
+            kept += range(first, first + len(branch.ids)) if first >= 0 else ()
+        return states.flatten(0, 1)[torch.tensor(kept, device=self.device).long()], places
+
+    def _lay_out(self, records: Sequence[Record], branches: Sequence[Sequence[Branch]]) -> Layout:
+        return pack(records, branches, bucket if self.flex else multiple_of_8, self.pad_id)
+
+    def _mask(self, layout: Layout) -> Any:
+        if self.flex:
+            return block_mask(layout, BLOCK)
+        mask = dense_mask(layout)
+        if self.lm.config._attn_implementation != "eager":
+            return mask
+        dtype = self.lm.get_input_embeddings().weight.dtype
+        return torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+    @torch.no_grad()
+    def _mismatch(self, model: Any) -> str | None:
+        """Why this model cannot pack: its attention takes no such mask, or forgets it."""
+        kinds = set(getattr(self.lm.config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            return f"{type(self.lm).__name__} has other than full attention: {', '.join(sorted(kinds))}"
+        ids = [(7 * i + 3) % min(self.lm.config.get_text_config().vocab_size, 97) for i in range(24)]
+        record = Record(ids[:16], 4, [0] * 16, (), "", success=False)
+        branches = [Branch(t, end, ids[-5:], [1] * 5, [1.0] * 5, ()) for t, end in enumerate((6, 11))]
+        try:
+            layout = self._lay_out([record], [branches]).to(self.device)
+            ours = hidden_states(model, self.lm, layout, self._mask(layout))
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            return f"{type(self.lm).__name__} refuses the mask ({error})"
+        for branch, first in zip(branches, layout.branches[0], strict=True):
+            whole = unpack([record], [[branch]], pad_id=self.pad_id, trajectories=False).to(self.device)
+            plain = hidden_states(model, self.lm, whole, None)[branch.prefix_end : branch.prefix_end + 5].float()
+            packed = ours[first : first + 5].float()
+            if (plain - packed).norm() > 0.05 * plain.norm():
+                return f"{type(self.lm).__name__} ignores the mask"
+        return None
