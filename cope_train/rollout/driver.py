@@ -55,12 +55,16 @@ class Job:
         seed: Of the environment; equal for all episodes of a group.
         sampling_seed: What the episode's random numbers are drawn from, together with the turn.
         sample: Index among the episodes of the task.
+        setup: How this episode is played, where not as the others.
+        tag: Whatever the caller wants to know it by.
     """
 
     task_id: str
     seed: int | None
     sampling_seed: tuple[Hashable, ...]
     sample: int = 0
+    setup: Setup | None = None
+    tag: Hashable = None
 
 
 @dataclass
@@ -121,27 +125,35 @@ class Rollout:
         setup: How.
         backend: Samples the turns.
         progress: Called whenever an episode is over.
+        then: Called with an episode that is over; what it returns is played too.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], setup: Setup, backend: Backend, progress: Callable[[Episode], None] | None = None
+        self,
+        jobs: Sequence[Job],
+        setup: Setup,
+        backend: Backend,
+        progress: Callable[[Episode], None] | None = None,
+        then: Callable[[Episode], Sequence[Job]] | None = None,
     ) -> None:
         self.setup = setup
         self.backend = backend
         self.progress = progress
+        self.then = then
         self.clock = Clock()
         self.episodes = [self._fresh(job) for job in jobs]
         self._attempts = [0] * len(jobs)
         self._environments: dict[int, gymnasium.Env[Any, Any]] = {}
         self._calls: dict[Future[Any], int] = {}
         self._queued: set[int] = set()
-        self._pool = ThreadPoolExecutor(max(min(setup.threads, len(jobs)), 1), "environment")
+        threads = setup.threads if then else min(setup.threads, len(jobs))
+        self._pool = ThreadPoolExecutor(max(threads, 1), "environment")
 
     def play(self) -> list[Episode]:
         """Plays all jobs to their ends.
 
         Returns:
-            One episode a job, in order. Environments are closed, also when this raises.
+            One episode a job, in order, then those that followed. Environments are closed, also when this raises.
 
         Raises:
             CopeError: The service refuses a call as wrong, so that trying again would not help.
@@ -160,8 +172,11 @@ class Rollout:
         return self.episodes
 
     def _fresh(self, job: Job) -> Episode:
-        facts = {"seed": job.seed, "sample": job.sample, **self.setup.describe}
+        facts = {"seed": job.seed, "sample": job.sample, **(job.setup or self.setup).describe}
         return Episode(job, Trajectory(task_id=job.task_id, **facts))
+
+    def _setup(self, episode: Episode) -> Setup:
+        return episode.job.setup or self.setup
 
     def _call(self, index: int, function: Callable[..., Any], *args: Any) -> None:
         def timed() -> Any:
@@ -175,7 +190,7 @@ class Rollout:
 
     def _open(self, index: int) -> tuple[Any, ...]:
         job = self.episodes[index].job
-        env = self._environments[index] = self.setup.make_env()
+        env = self._environments[index] = (job.setup or self.setup).make_env()
         return env.reset(seed=job.seed, options={"task_id": job.task_id})
 
     def _collect(self) -> None:
@@ -227,17 +242,18 @@ class Rollout:
         self._continue(index)
 
     def _begin(self, episode: Episode, text: str) -> None:
-        text = _cut(text, self.setup.limits.first_observation_chars)
-        messages = [{"role": "system", "content": self.setup.system_prompt}, {"role": "user", "content": text}]
+        setup = self._setup(episode)
+        text = _cut(text, setup.limits.first_observation_chars)
+        messages = [{"role": "system", "content": setup.system_prompt}, {"role": "user", "content": text}]
         episode.trajectory.messages = messages
-        episode.buffer.append_prompt(self.setup.template.prompt(messages))
+        episode.buffer.append_prompt(setup.template.prompt(messages))
 
     def _reply(self, episode: Episode, text: str) -> None:
         """Adds an observation; the last one of an episode is kept as a message but is nothing to train on."""
-        limits, trajectory = self.setup.limits, episode.trajectory
+        limits, trajectory = self._setup(episode).limits, episode.trajectory
         text = _cut(text, limits.observation_chars)
         trajectory.messages.append({"role": "user", "content": text})
-        message = self.setup.template.observation(text)
+        message = self._setup(episode).template.observation(text)
         room = limits.episode_tokens - episode.buffer.completion_length - len(message.ids)
         over = trajectory.terminated or trajectory.truncated
         if not over and (room < 1 or len(trajectory.turns) >= limits.turns):
@@ -247,7 +263,8 @@ class Rollout:
 
     def _continue(self, index: int) -> None:
         """Asks for the next turn, or ends the episode."""
-        episode, limits = self.episodes[index], self.setup.limits
+        episode = self.episodes[index]
+        limits = self._setup(episode).limits
         if episode.trajectory.terminated or episode.trajectory.truncated:
             self._end(index)
             return
@@ -259,12 +276,13 @@ class Rollout:
     def _act(self, completion: Completion) -> None:
         index: Any = completion.key
         self._queued.discard(index)
-        episode, template = self.episodes[index], self.setup.template
+        episode = self.episodes[index]
+        template = self._setup(episode).template
         ids, trajectory = completion.ids, episode.trajectory
         episode.buffer.append_turn(
             ids, completion.logprobs, [] if ids[-1] == template.end_of_turn else [template.end_of_turn]
         )
-        text, action = label_turn(episode.buffer, ids, template, self.setup.action_format)
+        text, action = label_turn(episode.buffer, ids, template, self._setup(episode).action_format)
         span = None if action.error else (action.start, action.end)
         trajectory.messages.append({"role": "assistant", "content": text})
         trajectory.turns.append(
@@ -291,7 +309,7 @@ class Rollout:
         """Tries an episode again from its start; gives it up after the last attempt."""
         self._close(index)
         self._attempts[index] += 1
-        if self._attempts[index] < self.setup.limits.attempts:
+        if self._attempts[index] < self._setup(self.episodes[index]).limits.attempts:
             logger.warning("episode of %s is started again: %s", self.episodes[index].job.task_id, error.detail)
             self.episodes[index] = self._fresh(self.episodes[index].job)
             self._call(index, self._open, index)
@@ -303,8 +321,13 @@ class Rollout:
 
     def _end(self, index: int) -> None:
         self._close(index)
+        episode = self.episodes[index]
         if self.progress:
-            self.progress(self.episodes[index])
+            self.progress(episode)
+        for job in self.then(episode) if self.then else ():
+            self.episodes.append(self._fresh(job))
+            self._attempts.append(0)
+            self._call(len(self.episodes) - 1, self._open, len(self.episodes) - 1)
 
     def _close(self, index: int) -> None:
         self.backend.release(index)
