@@ -172,5 +172,9 @@ class Adapter(ABC):
         """Returns actions that solve the task, or `None` where the benchmark has no solution. Never shown to agents."""
         return None
 
+    def warm(self) -> None:
+        """Does beforehand what the first `start` would have to do, e.g. starts the engine; by default nothing."""
+        return None
+
     def close(self) -> None:
         """Ends the engine (child processes included)."""

@@ -50,6 +50,7 @@ def serve(
     ] = None,
     warm: Annotated[int, typer.Option(min=0, help="Workers of each benchmark to start ahead of need.")] = 1,
     max_workers: Annotated[int | None, typer.Option(min=1, help="Worker processes of one benchmark.")] = None,
+    recycle_after: Annotated[int, typer.Option(min=1, help="Sessions after which a worker is replaced.")] = 1000,
     worker_memory: Annotated[int, typer.Option(min=64, help="MB at which a worker is replaced.")] = 4096,
     reserve_memory: Annotated[int, typer.Option(min=0, help="MB of the machine to leave alone.")] = 512,
     rate_limit: Annotated[float | None, typer.Option(min=0.1, help="Requests a second from one address.")] = None,
@@ -80,6 +81,7 @@ def serve(
             pool=PoolLimits(
                 max_workers=max_workers,
                 warm=warm,
+                recycle_after=recycle_after,
                 worker_memory=worker_memory * _MB,
                 reserve_memory=reserve_memory * _MB,
             ),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -14,21 +12,13 @@ from env_servers.front.service import Service
 
 
 def build_app(service: Service) -> FastAPI:
-    """Returns the app over a service, which it starts and stops."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        try:
-            await service.start()
-            yield
-        finally:
-            await service.stop()
+    """Returns the app over a service; starting and stopping that is the caller's."""
 
     def seen(method: str, status: int, seconds: float) -> None:
         service.last_request = time.monotonic()
         service.metrics.request(method, status, seconds)
 
-    app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL, lifespan=lifespan)
+    app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL)
     problem.install(app)
     app.include_router(routes_info.routes(service))
     app.include_router(routes_sessions.routes(service))

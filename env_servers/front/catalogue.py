@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+import secrets
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from env_servers.adapter import Facts
 from env_servers.catalog import CATALOG
 from env_servers.errors import ServiceError, near
-from env_servers.pool.base import EpisodeFaultError, Pool, WorkerDiedError
+from env_servers.pool.base import EpisodeFaultError, NoRoomError, Pool, WorkerDiedError
 
 _TIMEOUT = 120.0
 
@@ -74,7 +76,7 @@ class Catalogue:
             raise ServiceError("unknown_split", detail)
         async with self._locks[env]:
             if (env, split) not in self._lists:
-                tasks = tuple((t[0], t[1], t[2]) for t in await self.ask(env, "tasks", split=split))
+                tasks = tuple((t[0], t[1], t[2]) for t in await self._ask(env, "tasks", split=split))
                 ids = "\n".join(task[0] for task in tasks)
                 self._lists[env, split] = TaskList(split, tasks, hashlib.sha256(ids.encode()).hexdigest())
         return self._lists[env, split]
@@ -107,26 +109,29 @@ class Catalogue:
         """Returns what the adapter says of its versions and data."""
         self.facts(env)
         if env not in self._metadata:
-            self._metadata[env] = await self.ask(env, "metadata")
+            self._metadata[env] = await self._ask(env, "metadata")
         return self._metadata[env]
 
-    async def ask(self, env: str, op: str, **arguments: Any) -> Any:
-        """Has a question answered by the benchmark's control worker; a worker that dies of it is replaced once.
+    async def gold(self, env: str, task_id: str, options: dict[str, Any]) -> Any:
+        """Returns actions that solve a task. Asked of a worker with an engine, as finding them may need one.
 
         Raises:
-            ServiceError: `worker_failed`, or what the adapter named.
+            ServiceError: `unknown_task`, `capacity`, `worker_failed`, or what the adapter named.
         """
-        self.facts(env)
-        for attempt in (1, 2):
+        await self.pick(env, task_id, None, 0)
+        place = f"gold-{secrets.token_hex(8)}"
+        with _named(env, "gold"):
+            worker = await self._pool.acquire(env, place, task_id)
             try:
-                worker = await self._pool.control(env)
-                return await worker.call(op, _TIMEOUT, **arguments)
-            except EpisodeFaultError as error:
-                raise ServiceError("worker_failed", f"{env} could not answer {op!r}: {error}.") from error
-            except WorkerDiedError as error:
-                if attempt == 2:
-                    raise ServiceError("worker_failed", f"{env} could not answer {op!r}: {error}.") from error
-        raise AssertionError("unreachable")
+                return await worker.call("gold", _TIMEOUT, task_id=task_id, options=options)
+            finally:
+                self._pool.release(worker, place)
+
+    async def _ask(self, env: str, op: str, **arguments: Any) -> Any:
+        """Has a question answered by the benchmark's control worker."""
+        with _named(env, op):
+            worker = await self._pool.control(env)
+            return await worker.call(op, _TIMEOUT, **arguments)
 
     async def _tasks_by_id(self, env: str) -> dict[str, dict[str, str]]:
         """Returns the category of every task in each of its splits (a task may stand in several)."""
@@ -137,3 +142,13 @@ class Catalogue:
                     index.setdefault(task_id, {})[split] = category
             self._index[env] = index
         return self._index[env]
+
+
+@contextmanager
+def _named(env: str, op: str) -> Generator[None]:
+    try:
+        yield
+    except NoRoomError as error:
+        raise ServiceError("capacity", f"The service is full ({error}); try again.", retry_after=2) from error
+    except (EpisodeFaultError, WorkerDiedError) as error:
+        raise ServiceError("worker_failed", f"{env} could not answer {op!r}: {error}.") from error

@@ -35,7 +35,8 @@ def routes(service: Service) -> APIRouter:
         if not service.ready or service.draining:
             return problem.response(ServiceError("draining", "The service is starting or shutting down; ask again."))
         if service.live >= service.settings.max_sessions:
-            return JSONResponse({"status": "full"}, 503)
+            full = ServiceError("capacity", "All sessions are in use; ask again.", retry_after=2)
+            return JSONResponse({**full.problem(), "status": 503}, 503, media_type=problem.MEDIA_TYPE)
         return JSONResponse({"status": "ready"})
 
     @router.get("/metadata")
@@ -68,8 +69,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/envs/{env}/gold")
     async def gold(env: str, task_id: str, options: str = "{}") -> Document:  # pyright: ignore[reportUnusedFunction]
-        task, _, _ = await catalogue.pick(env, task_id, None, 0)
-        return {"actions": await catalogue.ask(env, "gold", task_id=task, options=_options(options))}
+        return {"actions": await catalogue.gold(env, task_id, _options(options))}
 
     return router
 

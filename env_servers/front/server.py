@@ -15,9 +15,11 @@ from types import FrameType
 
 import uvicorn
 
+from env_servers.errors import ServiceError
 from env_servers.front.app import build_app
 from env_servers.front.service import Service
 from env_servers.front.settings import FrontSettings
+from env_servers.pool.base import WorkerDiedError
 from env_servers.pool.local import LocalPool
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,20 @@ class _Server(uvicorn.Server):
         self._port_file = port_file
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves from the start of the workers to their end.
+
+        Raises:
+            StartError: A benchmark could not be started.
+        """
+        try:
+            await self._service.start()
+            await super().serve(sockets)
+        except (ServiceError, WorkerDiedError) as error:
+            raise StartError(str(error)) from error
+        finally:
+            await self._service.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, then tells the port."""
@@ -148,8 +164,6 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
     finally:
         if listen.port_file is not None:
             listen.port_file.unlink(missing_ok=True)
-    if not server.started:
-        raise StartError(service.start_failure or "The service could not start; its log says why.")
 
 
 def _raise_file_limit() -> None:

@@ -23,7 +23,7 @@ from env_servers.front.models import CreateSession, Step, StepOf
 from env_servers.front.rules import Decision, decide
 from env_servers.front.session import Origin, Reply, Running, Session
 from env_servers.front.settings import FrontSettings
-from env_servers.pool.base import Pool, WorkerDiedError
+from env_servers.pool.base import Pool
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ class Service:
         self.draining = False
         self.ready = False
         self.last_request = time.monotonic()
-        self.start_failure: str | None = None
         self._journal: Journal = FileJournal(settings.state_dir) if settings.state_dir else MemoryJournal()
         self._engine = Engine(pool, self.catalogue, self._journal, self.metrics, settings.start_timeout)
         self._sessions: dict[str, Session] = {}
@@ -70,11 +69,7 @@ class Service:
             ServiceError: An adapter refused its settings.
             WorkerDiedError: An adapter could not be started.
         """
-        try:
-            await self.pool.start()
-        except (ServiceError, WorkerDiedError) as error:
-            self.start_failure = str(error)
-            raise
+        await self.pool.start()
         for session, key in self._journal.load():
             self._adopt(session)
             if key is not None:

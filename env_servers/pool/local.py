@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from env_servers.adapter import Facts
+from env_servers.errors import ServiceError
 from env_servers.pool import memory
-from env_servers.pool.base import Hello, NoRoomError, Worker, WorkerSpec
+from env_servers.pool.base import EpisodeFaultError, Hello, NoRoomError, Worker, WorkerDiedError, WorkerSpec
 from env_servers.pool.process import WorkerProcess
 from env_servers.pool.reaper import Reaper
 
@@ -196,12 +197,20 @@ class LocalPool:
                 await worker.start(self.limits.start_timeout)
             log.info("worker started", extra={"worker": worker.id})
             self._spawn_task(self._watch(group, worker))
+            self._spawn_task(self._warm_up(worker))
         except BaseException:
-            worker.kill()
             group.workers.remove(worker)
+            await worker.close()
             raise
         finally:
             del group.starting[worker]
+
+    async def _warm_up(self, worker: WorkerProcess) -> None:
+        try:
+            await worker.call("warm", self.limits.start_timeout)
+        except (WorkerDiedError, EpisodeFaultError, ServiceError) as error:
+            # The first session of this worker meets the same fault and tells its client.
+            log.warning("worker could not be warmed", extra={"worker": worker.id, "error": str(error)})
 
     async def _watch(self, group: _Group, worker: WorkerProcess) -> None:
         await worker.wait_dead()

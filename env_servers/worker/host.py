@@ -42,6 +42,7 @@ class Host:
         self._episodes: Dict[str, Episode] = {}
         self._operations: Dict[str, Callable[..., Any]] = {
             "hello": self._hello,
+            "warm": lambda: self.adapter.warm(),
             "metadata": lambda: self.adapter.metadata(),
             "tasks": self._tasks,
             "gold": self._gold,
