@@ -91,6 +91,11 @@ class EpisodeBuffer:
         self._append(message.ids, 0, None, -1)
         self._prefix_end = len(self.ids) - message.header
 
+    def completion(self) -> tuple[list[int], list[int], list[float]]:
+        """Returns ids, mask and log-probs after the prompt."""
+        p = self.prompt_length
+        return self.ids[p:], self.mask[p:], self.logprobs[p:]
+
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None, turn: int) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)

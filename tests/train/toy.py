@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cope_gym.errors import InfrastructureError
+from cope_train.config import CoPEConfig
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -106,3 +107,28 @@ class ToyEnv(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         type(self).closed += 1
+
+
+def make_config(folder: Any, **options: Any) -> CoPEConfig:
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "environment": "toy",
+        "action_format": "plain",
+        "reward": "score",
+        "max_turn_tokens": 8,
+        "max_turns": 3,
+        "use_cpu": True,
+        "bf16": False,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "gradient_checkpointing": False,
+        "max_steps": 2,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "ordered_rollouts": True,
+    }
+    return CoPEConfig(**(settings | options))

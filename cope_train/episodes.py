@@ -1,0 +1,178 @@
+"""The episodes of a training run: from TRL's prompts (task ids) to rows of tokens and rewards.
+
+`EpisodeSource` is a `rollout_func` for any `GRPOTrainer`: a prompt is a task id, the row holds the whole episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from trl import GRPOTrainer
+
+from cope_gym import prompts as prompt_files
+from cope_gym.env import CopeEnv
+from cope_gym.errors import InputError
+from cope_gym.server import connect
+from cope_train.config import CoPEConfig
+from cope_train.generation import open_backend
+from cope_train.objectives.records import Record
+from cope_train.rollout.backends import seed_number
+from cope_train.rollout.driver import Clock, Episode, Job, Rollout, Setup
+from cope_train.rollout.template import ChatTemplate
+
+MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
+
+
+class EpisodeSource:
+    """Plays episodes with the trainer's current weights.
+
+    Args:
+        config: The run.
+        template: Chat template of the policy.
+        policy: Name of the policy in trajectories.
+        make_env: Makes environments; by default those of the service.
+        system_prompt: First message; by default the environment's.
+        action_format: By default what the service says of the environment.
+
+    Attributes:
+        episodes: Those of the last rollout, in the order of its prompts.
+        clock: Seconds of the last rollout.
+    """
+
+    def __init__(
+        self,
+        config: CoPEConfig,
+        template: ChatTemplate,
+        policy: str = "",
+        make_env: MakeEnv | None = None,
+        system_prompt: str | None = None,
+        action_format: str | None = None,
+    ) -> None:
+        self.config = config
+        facts = {"env": config.environment, "split": config.split or "", "options": dict(config.environment_options)}
+        self.setup = Setup(
+            make_env=make_env or service_environments(config),
+            template=template,
+            system_prompt=system_prompt if system_prompt is not None else _system_prompt(config),
+            action_format=action_format or config.action_format or _published_format(config),
+            limits=config.limits(),
+            describe={**facts, "policy": policy},
+            threads=config.environment_threads,
+            gather_seconds=config.gather_seconds,
+            ordered=config.ordered_rollouts,
+        )
+        self.episodes: list[Episode] = []
+        self.clock = Clock()
+        self.progress: Callable[[Episode], None] | None = None
+        self._last = (-1, 0)
+
+    def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        """Plays one episode a prompt; TRL repeats each prompt for its group."""
+        step = trainer.state.global_step
+        self._last = (step, self._last[1] + 1 if self._last[0] == step else 0)
+        first = trainer.accelerator.process_index * len(prompts)
+        size = trainer.num_generations
+        jobs = [
+            Job(
+                task,
+                seed=seed_number(self.config.seed, step, task) % 2**31,
+                sampling_seed=(self.config.seed, *self._last, first + i),
+                sample=(first + i) % size,
+            )
+            for i, task in enumerate(prompts)
+        ]
+        self.play(jobs, trainer)
+        for episode in self.episodes:
+            episode.trajectory.step = step
+        return batch_rows(self.episodes, self.setup.template.end_of_turn, self.config.reward)
+
+    def play(self, jobs: Sequence[Job], trainer: GRPOTrainer, temperature: float | None = None) -> list[Episode]:
+        """Plays jobs with the trainer's weights; evaluation passes its own temperature."""
+        sampling = self.config.sampling(temperature)
+        with open_backend(trainer, sampling, self.setup.template, self.setup.ordered) as backend:
+            rollout = Rollout(jobs, self.setup, backend, self.progress)
+            self.episodes = rollout.play()
+        self.clock = rollout.clock
+        return self.episodes
+
+
+def batch_rows(episodes: Sequence[Episode], filler: int, reward: str) -> dict[str, Any]:
+    """Makes TRL's rows of episodes; a failed one becomes two tokens without loss and without a reward."""
+    rows: dict[str, list[Any]] = {name: [] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")}
+    for episode in episodes:
+        ids, mask, logprobs = episode.buffer.completion()
+        failed = episode.failed
+        rows["prompt_ids"].append([filler] if failed else episode.buffer.ids[: episode.buffer.prompt_length])
+        rows["completion_ids"].append([filler] if failed else ids)
+        rows["env_mask"].append([0] if failed else mask)
+        rows["logprobs"].append([0.0] if failed else logprobs)
+    return {**rows, "episode_reward": [episode_reward(episode, reward) for episode in episodes]}
+
+
+def episode_reward(episode: Episode, reward: str) -> float | None:
+    """Returns what GRPO maximises; `None` for a failed episode."""
+    if episode.failed:
+        return None
+    return float(episode.trajectory.success) if reward == "success" else episode.trajectory.score
+
+
+def reward_function(name: str) -> Callable[..., list[float | None]]:
+    """Returns the reward function that TRL calls, under the name of what is rewarded."""
+
+    def rewards(episode_reward: list[float | None], **_: Any) -> list[float | None]:
+        return episode_reward
+
+    rewards.__name__ = name
+    return rewards
+
+
+def record(episode: Episode, group: str) -> Record:
+    """Returns an episode as the objectives see it."""
+    buffer = episode.buffer
+    return Record(
+        ids=buffer.ids,
+        prompt_length=buffer.prompt_length,
+        loss_mask=buffer.mask,
+        turns=tuple(buffer.turns),
+        group=group,
+        success=episode.trajectory.success,
+        failed=episode.failed,
+        task_id=episode.job.task_id,
+        observations=tuple(buffer.observations),
+    )
+
+
+def service_environments(config: CoPEConfig) -> MakeEnv:
+    """Returns a maker of environments of the service; the step limit is the run's own."""
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return CopeEnv(
+            config.environment,
+            options=dict(config.environment_options),
+            max_steps=config.max_turns,
+            base_url=config.base_url,
+        )
+
+    return make
+
+
+def _system_prompt(config: CoPEConfig) -> str:
+    if config.system_prompt is None:
+        return prompt_files.load(config.environment)
+    path = Path(config.system_prompt)
+    if not path.is_file():
+        raise InputError(f"system_prompt names no file: {path}", type="bad_option")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _published_format(config: CoPEConfig) -> str:
+    served = {env["name"]: env for env in connect(config.environment, config.base_url).envs()}
+    if config.environment not in served:
+        raise InputError(
+            f"the server has no environment '{config.environment}'; it has {', '.join(sorted(served))}",
+            type="unknown_env",
+        )
+    return served[config.environment]["action_format"]

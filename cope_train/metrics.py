@@ -1,0 +1,43 @@
+"""What is logged of a rollout: outcome, length, drift of the action format, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from trl import GRPOTrainer
+
+from cope_train.rollout.driver import Clock, Episode
+from cope_train.trl_adapter import record_metric
+
+
+def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Clock) -> None:
+    """Records means over the episodes of all ranks; failed ones count nowhere."""
+    played = [e for e in episodes if not e.failed]
+    turns = [turn for e in played for turn in e.trajectory.turns]
+    sums = {
+        "episodes": len(played),
+        "turns": len(turns),
+        "episodes/success": sum(e.trajectory.success for e in played),
+        "episodes/score": sum(e.trajectory.score for e in played),
+        "episodes/reward": sum(e.trajectory.reward for e in played),
+        "episodes/turns": len(turns),
+        "episodes/sampled_tokens": sum(turn.tokens for turn in turns),
+        "episodes/truncated": sum(e.trajectory.truncated for e in played),
+        "turns/invalid": sum(not turn.valid for turn in turns),
+        "turns/no_action": sum(e.no_action_turns for e in played),
+        "turns/several_actions": sum(e.multi_action_turns for e in played),
+        "turns/cut": sum(turn.truncated for turn in turns),
+    }
+    values = torch.tensor([list(map(float, sums.values()))], device=trainer.accelerator.device)
+    total = dict(zip(sums, trainer.accelerator.gather(values).sum(0).tolist(), strict=True))
+    for name, value in total.items():
+        if "/" in name:
+            record_metric(trainer, name, value / max(total[name.split("/")[0]], 1.0))
+    for name, seconds in (
+        ("generate", clock.generate),
+        ("environment", clock.environment),
+        ("environment_waiting", clock.waiting),
+        ("rollout", clock.total),
+    ):
+        record_metric(trainer, f"seconds/{name}", seconds)

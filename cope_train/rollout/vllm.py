@@ -1,0 +1,155 @@
+"""vLLM as a generation backend: in this process through the engine's request and step calls, or over HTTP.
+
+Finished turns leave and new ones join while others are being sampled; nothing waits for a batch. vLLM itself is never
+imported here before an engine exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import requests
+
+from cope_gym.errors import InfrastructureError
+from cope_train.rollout.backends import Completion, Request, Sampling, seed_number
+
+_POLL_SECONDS = 0.05
+
+
+def _parameters(sampling: Sampling, stop_ids: Sequence[int], request: Request) -> dict[str, Any]:
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p or 0.0,
+        "max_tokens": request.max_tokens,
+        "logprobs": 0,
+        "stop_token_ids": list(stop_ids),
+    }
+
+
+class EngineBackend:
+    """The engine of a colocated `vllm.LLM`, stepped by hand.
+
+    Args:
+        llm: `trainer.vllm_generation.llm`.
+        sampling: How tokens are drawn.
+        stop_ids: Ids that end a turn.
+        seeded: Draw every turn from its own seed; slower, repeatable.
+    """
+
+    batches = False
+
+    def __init__(self, llm: Any, sampling: Sampling, stop_ids: Sequence[int], seeded: bool = False) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.engine = llm.llm_engine
+        self.sampling, self.stop_ids, self.seeded = sampling, tuple(stop_ids), seeded
+        self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
+        self._keys: dict[str, Hashable] = {}
+        self._count = 0
+
+    def submit(self, request: Request) -> None:
+        """Adds a request to the engine."""
+        name = f"turn-{id(self)}-{self._count}"
+        self._count += 1
+        self._keys[name] = request.key
+        params = _parameters(self.sampling, self.stop_ids, request)
+        if self.seeded:
+            params["seed"] = seed_number(*request.seed) % 2**31
+        params |= {"detokenize": False, "output_kind": self._final}
+        self.engine.add_request(name, {"prompt_token_ids": request.ids}, self._params(**params))
+
+    def poll(self) -> list[Completion]:
+        """Runs one step of the engine."""
+        return [self._completion(output) for output in self.engine.step() if output.finished]
+
+    def release(self, key: Hashable) -> None:
+        """Takes a pending request back."""
+        names = [name for name, pending in self._keys.items() if pending == key]
+        for name in names:
+            del self._keys[name]
+        if names:
+            self.engine.abort_request(names)
+
+    def _completion(self, output: Any) -> Completion:
+        sampled = output.outputs[0]
+        ids = list(sampled.token_ids)
+        logprobs = [entry[token].logprob for token, entry in zip(ids, sampled.logprobs, strict=True)]
+        return Completion(self._keys.pop(output.request_id), ids, logprobs, sampled.finish_reason == "stop")
+
+
+class ServerBackend:
+    """A `vllm serve` process; every rank sends its own requests, so that ranks never wait for each other.
+
+    Args:
+        base_url: Address of the server.
+        sampling: How tokens are drawn.
+        stop_ids: Ids that end a turn.
+        connections: Most requests at the same time.
+        timeout: Seconds after which a request counts as lost.
+    """
+
+    batches = False
+
+    def __init__(
+        self,
+        base_url: str,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        connections: int = 256,
+        timeout: float = 600.0,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.sampling, self.stop_ids, self.timeout = sampling, tuple(stop_ids), timeout
+        self._session = requests.Session()
+        self._session.mount("http", requests.adapters.HTTPAdapter(pool_maxsize=connections))
+        self._pool = ThreadPoolExecutor(connections, "vllm")
+        self._pending: dict[Future[Completion], Hashable] = {}
+        self.model = self._call("get", "/v1/models")["data"][0]["id"]
+
+    def submit(self, request: Request) -> None:
+        """Sends a request."""
+        self._pending[self._pool.submit(self._complete, request)] = request.key
+
+    def poll(self) -> list[Completion]:
+        """Returns the replies that have arrived."""
+        done, _ = wait(self._pending, _POLL_SECONDS, FIRST_COMPLETED)
+        for future in done:
+            del self._pending[future]
+        return [future.result() for future in done]
+
+    def release(self, key: Hashable) -> None:
+        """Drops a pending request; its reply is ignored."""
+        for future in [future for future, pending in self._pending.items() if pending == key]:
+            future.cancel()
+            del self._pending[future]
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._session.close()
+
+    def _complete(self, request: Request) -> Completion:
+        body = _parameters(self.sampling, self.stop_ids, request)
+        body |= {"model": self.model, "prompt": request.ids, "return_token_ids": True, "seed": _seed(request)}
+        [choice] = self._call("post", "/v1/completions", json=body)["choices"]
+        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        return Completion(request.key, ids, logprobs, choice["finish_reason"] == "stop")
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        try:
+            reply = self._session.request(method, self.base_url + path, timeout=self.timeout, **kwargs)
+            reply.raise_for_status()
+        except requests.RequestException as error:
+            raise InfrastructureError(
+                f"the vLLM server at {self.base_url} failed: {error}", type="connection", retryable=True
+            ) from error
+        return reply.json()
+
+
+def _seed(request: Request) -> int:
+    return seed_number(*request.seed) % 2**31

@@ -1,0 +1,169 @@
+"""GRPO over episodes, with the paper's objectives in the same optimizer step.
+
+Three methods of `GRPOTrainer` are overridden: what a batch holds, the loss, and the training step. With every
+objective off and no failed episode, each of them only calls its parent, so the result equals stock GRPO bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from trl import GRPOTrainer
+
+from cope_gym.errors import InfrastructureError
+from cope_gym.evaluate.panels import Panel
+from cope_train.config import CoPEConfig
+from cope_train.episodes import EpisodeSource, MakeEnv, reward_function
+from cope_train.evaluation import evaluate_panel
+from cope_train.forecasting import Forecaster
+from cope_train.generation import check_backend
+from cope_train.metrics import rollout_metrics
+from cope_train.objectives.chat import ChatPieces
+from cope_train.rollout.driver import Episode
+from cope_train.rollout.template import ChatTemplate
+from cope_train.run_folder import MetricsFile, trajectories_file, with_tokens, write_episodes
+from cope_train.trl_adapter import MEAN_OVER_ROWS, check_contract, evaluating, record_metric, use_merged_sync
+
+
+class CoPETrainer(GRPOTrainer):
+    """`GRPOTrainer` whose rows are episodes.
+
+    Args:
+        model: Model, path or Hub id.
+        args: The run.
+        tasks: Task ids to train on.
+        panel: Panel for evaluation during training.
+        make_env: Makes environments; by default those of the service.
+        system_prompt: By default the environment's.
+        processing_class: Tokenizer; by default the model's.
+        **kwargs: Further arguments of `GRPOTrainer`, e.g. `peft_config`, `callbacks`.
+
+    Example:
+        >>> args = CoPEConfig("runs/first", environment="sciworld", use_cpu=True, bf16=False)
+        >>> CoPETrainer("HuggingFaceTB/SmolLM2-135M-Instruct", args, tasks=cope_gym.tasks("sciworld")).train()
+    """
+
+    _tag_names = ["trl", "grpo", "cope-gym"]
+
+    def __init__(
+        self,
+        model: Any,
+        args: CoPEConfig,
+        tasks: list[str],
+        panel: Panel | None = None,
+        make_env: MakeEnv | None = None,
+        system_prompt: str | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_contract()
+        check_backend(args)
+        name = model if isinstance(model, str) else model.config.name_or_path
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": list(tasks)}),
+            eval_dataset=Dataset.from_dict({"prompt": list(panel.task_ids)}) if panel else None,
+            reward_funcs=[reward_function(args.reward)],
+            rollout_func=lambda prompts, trainer: self.source(prompts, trainer),
+            processing_class=processing_class or AutoTokenizer.from_pretrained(name),
+            **kwargs,
+        )
+        self.panel = panel
+        self.folder = Path(args.output_dir)
+        template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)
+        self.source = EpisodeSource(args, template, Path(name).name, make_env, system_prompt)
+        self.forecaster = Forecaster(args, self._chat_pieces()) if args.forecast else None
+        self.add_callback(MetricsFile(self.folder))
+        use_merged_sync(self)
+        self._rollout_seconds = 0.0
+        self._training_seconds = 0.0
+        self._written_step = -1
+
+    def _chat_pieces(self) -> ChatPieces:
+        return ChatPieces.probe(self.processing_class, self.args.chat_template_kwargs)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        episodes = self.source.episodes
+        self._exclude_failed(batch, episodes)
+        if self.forecaster:
+            batch["forecast"] = self.forecaster.samples(self, episodes)
+        self._report(episodes, batch)
+        return batch
+
+    def _exclude_failed(self, batch: dict[str, Any], episodes: list[Episode]) -> None:
+        """Keeps failed rows out of means over rows; TRL's own masks keep them out of everything else."""
+        local = torch.tensor([sum(e.failed for e in episodes), len(episodes)], device=self.accelerator.device)
+        failed, rows = self.accelerator.gather(local).view(-1, 2).sum(0).tolist()
+        record_metric(self, "episodes/failed", failed / rows)
+        if failed / rows > self.args.max_failed_share or failed == rows:
+            error = next((e.trajectory.error for e in episodes if e.trajectory.error), None) or {}
+            raise InfrastructureError(
+                f"{failed} of {rows} episodes failed (limit max_failed_share={self.args.max_failed_share}), last: "
+                f"{error.get('detail', 'on another rank')} Mend the environment server, then resume from the last "
+                "checkpoint",
+                type="failed_share",
+            )
+        if failed and self.loss_type in MEAN_OVER_ROWS:
+            batch["row_scale"] = torch.tensor(rows / (rows - failed), device=self.accelerator.device)
+
+    def _report(self, episodes: list[Episode], batch: dict[str, Any]) -> None:
+        self._rollout_seconds += self.source.clock.total
+        rollout_metrics(self, episodes, self.source.clock)
+        samples = batch.get("forecast", [None] * len(episodes))
+        advantages = batch["advantages"].float().cpu()
+        shown = [
+            with_tokens(episode, self.processing_class, _per_token(episode, row), sample)
+            for episode, row, sample in zip(episodes, advantages, samples, strict=True)
+        ]
+        step = self.state.global_step
+        path = trajectories_file(self.folder, step, self.accelerator.process_index)
+        write_episodes(path, shown, append=self._written_step == step)
+        self._written_step = step
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        if "row_scale" not in inputs:
+            return super()._compute_loss(model, inputs)
+        # Advantages and beta carry the factor: every term of a row's loss is linear in one of them, and the entropy
+        # bonus, a mean over tokens, has none.
+        scale, beta = inputs["row_scale"].item(), self.beta
+        self.beta = beta * scale
+        try:
+            return super()._compute_loss(model, {**inputs, "advantages": inputs["advantages"] * scale})
+        finally:
+            self.beta = beta
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """One forward and backward of the policy loss, then those of the other objectives."""
+        started = time.perf_counter()
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.forecaster:
+            loss = loss + self.forecaster.backward(self, model)
+        self._training_seconds += time.perf_counter() - started
+        if self.accelerator.sync_gradients:
+            record_metric(self, "seconds/update", self._training_seconds - self._rollout_seconds)
+            self._training_seconds = self._rollout_seconds = 0.0
+        return loss
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Plays the panel, logs the result and writes it to `evaluations/`."""
+        out = self.folder / "evaluations" / f"step_{self.state.global_step:06d}"
+        numbers = evaluate_panel(self, self.source, self.panel, out)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in numbers.items()}
+        with evaluating(self):
+            self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def _per_token(episode: Episode, advantage: torch.Tensor) -> list[float]:
+    length = episode.buffer.completion_length
+    return (advantage.expand(length) if advantage.dim() == 0 else advantage[:length]).tolist()

@@ -1,0 +1,123 @@
+"""The one place that touches what TRL does not promise to keep.
+
+Everything private of `trl.GRPOTrainer` that the package relies on is listed in `CONTRACT` and checked when a trainer
+starts, so that another TRL says what changed in place of training something else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import trl
+from peft import PeftModel
+from trl import GRPOTrainer
+from trl.models import unwrap_model_for_generation
+
+from cope_gym.errors import InputError
+from cope_train.weights import merged_parameters
+
+# Private methods that are overridden or called, with their parameters.
+CONTRACT: dict[str, tuple[str, ...]] = {
+    "_generate_and_score_completions": ("self", "inputs"),
+    "_compute_loss": ("self", "model", "inputs"),
+    "_prepare_inputs": ("self", "generation_batch"),
+    "training_step": ("self", "model", "inputs", "num_items_in_batch"),
+}
+# Loss types that average over sequences: a failed row would still count as one.
+MEAN_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
+
+
+def check_contract() -> None:
+    """Compares this TRL with what the package was written against.
+
+    Raises:
+        InputError: A method is gone or takes other arguments.
+    """
+    for name, expected in CONTRACT.items():
+        method = getattr(GRPOTrainer, name, None)
+        found = tuple(inspect.signature(method).parameters) if method else None
+        if found != expected:
+            raise InputError(
+                f"trl {trl.__version__} has another `GRPOTrainer.{name}` {found or '(none)'} than cope_train was "
+                f"written for {expected}: install the version of constraints/, `pip install 'trl>=1.16,<1.17'`",
+                type="bad_version",
+            )
+
+
+@contextmanager
+def generation_model(trainer: GRPOTrainer) -> Iterator[Any]:
+    """Gives the plain model for sampling: unwrapped, gathered where it is sharded, without dropout and gradients."""
+    args = trainer.args
+    with (
+        unwrap_model_for_generation(
+            trainer.model_wrapped,
+            trainer.accelerator,
+            gather_deepspeed3_params=args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+        ) as model,
+        torch.no_grad(),
+        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+    ):
+        training = model.training
+        model.eval()
+        try:
+            yield model
+        finally:
+            model.train(training)
+
+
+def sync_vllm(trainer: GRPOTrainer) -> None:
+    """Loads the current weights into vLLM, once a step (TRL has done so before a training rollout)."""
+    if trainer.state.global_step != trainer._last_loaded_step:
+        trainer.vllm_generation.sync_weights()
+        trainer._last_loaded_step = trainer.state.global_step
+
+
+@contextmanager
+def evaluating(trainer: GRPOTrainer) -> Iterator[None]:
+    """Puts the model into evaluation mode for a while; TRL tells the two kinds of metrics apart by it."""
+    training = trainer.model.training
+    trainer.model.eval()
+    try:
+        yield
+    finally:
+        trainer.model.train(training)
+
+
+def use_merged_sync(trainer: GRPOTrainer) -> None:
+    """Sends LoRA weights to vLLM merged out of place, where TRL would merge into the base weights and back.
+
+    Sharded weights keep TRL's way: they have to be gathered around the merge.
+    """
+    if not (trainer.use_vllm and isinstance(trainer.model, PeftModel)):
+        return
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    trainer.vllm_generation._iter_named_params = lambda: merged_parameters(trainer.model)
+
+
+def record_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
+    """Adds a metric to TRL's next log line; the mean over the line's steps is logged."""
+    trainer._metrics["train" if trainer.model.training else "eval"][name].append(value)
+
+
+def micro_batches(trainer: GRPOTrainer) -> tuple[dict[str, Any], list[dict[str, Any]], float]:
+    """Finds the micro-batch of the last `training_step` and those that share its optimizer step.
+
+    A generation batch is cut into `steps_per_generation` micro-batches; an optimizer step takes as many of them as are
+    accumulated, or all of them where it spans several generations.
+
+    Returns:
+        The micro-batch, its accumulation window, and the window's share of the optimizer step (1, but in the last
+        case).
+    """
+    buffered = trainer._buffered_inputs
+    accumulated = trainer.current_gradient_accumulation_steps
+    index = (trainer._step - 1) % len(buffered)
+    size = min(accumulated, len(buffered))
+    start = index // size * size
+    return buffered[index], buffered[start : start + size], size / accumulated
