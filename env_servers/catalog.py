@@ -53,7 +53,23 @@ _ENTRIES = (
         adapter="env_servers.sciworld.adapter:ADAPTER",
         python_requires=">=3.10",
     ),
-    # alfworld, webshop, appworld, tau2: one entry each, added together with its adapter.
+    Entry(
+        name="alfworld",
+        title="ALFWorld",
+        gym_id="cope/ALFWorld-v0",
+        adapter="env_servers.alfworld.adapter:ADAPTER",
+        # 3.13 breaks TextWorld's grammar silently (PEP 667): games load and the first command fails.
+        python_requires=">=3.9,<3.13",
+        needs_compiler=("g++", "make"),
+    ),
+    # webshop, appworld, tau2: one entry each, added together with its adapter.
+    Entry(
+        name="webshop",
+        title="WebShop",
+        gym_id="cope/WebShop-v0",
+        adapter="env_servers.webshop.adapter:ADAPTER",
+        python_requires=">=3.11",
+    ),
 )
 
 CATALOG: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}

@@ -1,1 +1,1 @@
-"""TODO."""
+"""WebShop: adapter, engine and data preparation."""
