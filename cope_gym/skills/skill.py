@@ -72,20 +72,23 @@ class Skill:
                 values[name] = read(name, data[name])
         return cls(**values)
 
-    def markdown(self, max_chars: int | None = None) -> str:
+    def markdown(self, limit: int | None = None, length: Callable[[str], int] = len) -> str:
         """Renders the card that is put before a solver.
 
         Args:
-            max_chars: Upper bound on its length. Whole sections are dropped from the end, never half a line, and the
-                title and description stay.
+            limit: Upper bound on its length. Whole sections are dropped from the end; only where title and description
+                are too long by themselves they are cut.
+            length: Measures a text; characters by default, a tokenizer's count where tokens are meant.
         """
-        head, *sections = [f"# {self.name}\n\n{self.description}", *self._sections()]
-        card = head
+        card, *sections = [f"# {self.name}\n\n{self.description}", *self._sections()]
         for section in sections:
-            if max_chars is not None and len(card) + 2 + len(section) > max_chars:
+            longer = f"{card}\n\n{section}"
+            if limit is not None and length(longer) > limit:
                 break
-            card += "\n\n" + section
-        return card if max_chars is None else card[:max_chars]
+            card = longer
+        while limit is not None and card and length(card) > limit:
+            card = card[: min(len(card) * limit // length(card), len(card) - 1)]
+        return card
 
     def _sections(self) -> Iterator[str]:
         facts = [f"{label}: {self.metadata[key]}" for key, label in _METADATA.items() if self.metadata.get(key)]

@@ -78,10 +78,22 @@ def test_the_card_names_everything_and_a_cap_drops_whole_sections() -> None:
     card = skill.markdown()
     for part in ("# find-living-things", "1. Go outside: go to outside", "Done when: You see plants", "copy the name"):
         assert part in card
-    short = skill.markdown(max_chars=len(card) - 1)
+    short = skill.markdown(len(card) - 1)
     assert len(short) < len(card) and card.startswith(short)
     assert short.endswith(card[: len(short)].splitlines()[-1])
-    assert skill.markdown(max_chars=20) == card[:20]
+    assert skill.markdown(20) == card[:20]
+    assert skill.markdown(0) == ""
+
+
+@given(st.integers(0, 400))
+def test_the_cap_holds_in_any_measure(limit: int) -> None:
+    def words(text: str) -> int:
+        return len(text.split())
+
+    skill = Skill.from_dict(DATA)
+    card = skill.markdown(limit, words)
+    assert words(card) <= limit
+    assert skill.markdown().startswith(card)
 
 
 @pytest.mark.parametrize(

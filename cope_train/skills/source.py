@@ -1,0 +1,176 @@
+"""Rows and advantages of skill co-evolution, as the episode source of a `CoPETrainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from cope_gym.skills.bank import SkillBank
+from cope_gym.skills.retrieval import TaskIndex
+from cope_train.episodes import EpisodeSource, batch_rows, episode_reward
+from cope_train.generation import open_backend
+from cope_train.objectives.advantages import extractor_advantages, extractor_rewards, solver_advantages
+from cope_train.rollout.driver import Episode, Rollout
+from cope_train.skills.coevolution import CoEvolution, Lineage, baseline_outcomes, outcomes, rows
+from cope_train.trl_adapter import record_metric
+
+
+class SkillSource(EpisodeSource):
+    """Plays co-evolution instead of single episodes.
+
+    TRL's prompts come as blocks of N equal rows; 1 + K·R blocks of one source follow each other inside one rank's
+    slice (`source_order`), so every group is whole on its rank and no row travels.
+
+    Args:
+        *args: As for `EpisodeSource`.
+        index: Tasks to try skills on.
+        bank: Where skills and their outcomes are kept; `None` keeps none.
+        **kwargs: As for `EpisodeSource`.
+
+    Attributes:
+        lineages: Those of the last rollout.
+    """
+
+    def __init__(self, *args: Any, index: TaskIndex, bank: SkillBank | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.index = index
+        self.bank = bank
+        self.sizes = self.config.skill_sizes()
+        self.lineages: list[Lineage] = []
+        self._texts = {document.id: document for document in index.documents}
+
+    def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        """Plays the sources of this rank and everything that follows from them."""
+        first = trainer.accelerator.process_index * len(prompts)
+        plan = CoEvolution(
+            prompts[:: self.sizes.skills * self.sizes.blocks],
+            self.sizes,
+            self.setup,
+            self._similar,
+            lambda text: len(self.setup.template.tokenizer.encode(text, add_special_tokens=False)),
+            (self.config.seed, *self._count(trainer)),
+            first,
+        )
+        with open_backend(trainer, self.config.sampling(), self.setup.template, self.setup.ordered) as backend:
+            rollout = Rollout(plan.jobs(), self.setup, backend, self.progress, plan.then)
+            rollout.play()
+        self.clock, self.lineages = rollout.clock, plan.lineages
+        self.episodes = [episode for line in self.lineages for episode in rows(line, self.sizes)]
+        self._describe(trainer.state.global_step)
+        batch = batch_rows(self.episodes, self.setup.template.end_of_turn, self.config.reward)
+        batch["episode_reward"] = [
+            None if episode.failed else reward for episode, reward in zip(self.episodes, self._rewards(), strict=True)
+        ]
+        self._keep(trainer)
+        return batch
+
+    def advantages(self) -> torch.Tensor:
+        """Advantages of the last rollout's rows, shape (B,), in place of TRL's."""
+        return torch.cat([self._line_advantages(line) for line in self.lineages])
+
+    def report(self, trainer: GRPOTrainer) -> None:
+        """Records what skills were worth in the last rollout."""
+        for name, value in self._numbers().items():
+            record_metric(trainer, f"skills/{name}", value)
+
+    def _similar(self, task_id: str, text: str) -> Sequence[str]:
+        known = self._texts.get(task_id)
+        category = known.category if known and self.config.skill_same_category else None
+        hits = self.index.search(known.text if known else text, self.sizes.tasks, task_id, category)
+        return [hit.document.id for hit in hits]
+
+    def _outcome(self, episode: Episode) -> float | None:
+        return episode_reward(episode, self.config.reward)
+
+    def _tables(self, line: Lineage) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outcomes (N, K, R), parsed (N,), audited (N,) and outcomes without a skill (K, R)."""
+        readings = [line.readings.get(i) for i in range(self.sizes.skills)]
+        parsed = torch.tensor([bool(r and r.skill) for r in readings])
+        audited = torch.tensor([bool(r and r.audited) for r in readings])
+        table = outcomes(line, self.sizes, self._outcome)
+        return table, parsed, audited, baseline_outcomes(line, self.sizes, self._outcome)
+
+    def _line_advantages(self, line: Lineage) -> torch.Tensor:
+        config = self.config
+        table, parsed, audited, baseline = self._tables(line)
+        extractor = extractor_advantages(table, parsed, audited, config.skill_extractor_weight)
+        counted = baseline if config.skill_baseline_in_groups else None
+        solver = solver_advantages(table, config.skill_solver_weight, counted)
+        return torch.cat([extractor, solver.permute(1, 2, 0).flatten()]).float()
+
+    def _rewards(self) -> list[float]:
+        """Rewards in the order of rows: R_i of the skills, then outcomes by task, repeat and skill."""
+        values: list[float] = []
+        for line in self.lineages:
+            table, parsed, audited, _ = self._tables(line)
+            rewards = extractor_rewards(table, parsed, audited)
+            for i, episode in line.extractions.items():
+                # All episodes with this skill failed, so there is nothing to reward it by.
+                episode.failed = episode.failed or bool(rewards[i].isnan())
+                episode.trajectory.reward = float(rewards[i].nan_to_num())
+            values += rewards.tolist() + table.permute(1, 2, 0).flatten().tolist()
+        return values
+
+    def _describe(self, step: int) -> None:
+        for line in self.lineages:
+            for kind, episodes in (("extractor", line.extractions.values()), ("solver", line.solved.values())):
+                for episode in episodes:
+                    episode.trajectory.step = step
+                    episode.trajectory.extra |= {"role": kind, "source_task": line.source_task}
+            for i, episode in line.extractions.items():
+                reading = line.readings.get(i)
+                episode.trajectory.extra["audit"] = list(reading.reasons) if reading else []
+                # Forecasts are about actions in the environment; a skill is none.
+                episode.buffer.turns.clear()
+
+    def _numbers(self) -> dict[str, float]:
+        tables = [self._tables(line) for line in self.lineages]
+        skill = torch.cat([t[0].flatten() for t in tables])
+        plain = torch.cat([t[3].flatten() for t in tables])
+        reward = torch.cat([extractor_rewards(*t[:3]) for t in tables])
+        numbers = {
+            "extractor_reward": reward.nanmean().item(),
+            "outcome": skill.nanmean().item(),
+            "parsed": fmean(t[1].float().mean().item() for t in tables),
+            "audited": fmean(t[2].float().mean().item() for t in tables),
+            "outcome_without": plain.nanmean().item(),
+            "lift": (skill.nanmean() - plain.nanmean()).item(),
+        }
+        return {name: value for name, value in numbers.items() if value == value}
+
+    def _keep(self, trainer: GRPOTrainer) -> None:
+        if self.bank is None:
+            return
+        origin = {"step": trainer.state.global_step, "policy": self.setup.describe.get("policy", "")}
+        for line in self.lineages:
+            table, _, _, plain = self._tables(line)
+            known = self._texts.get(line.source_task)
+            for i, reading in line.readings.items():
+                if reading.usable is None:
+                    continue
+                query = known.text if known else line.source_task
+                category = known.category if known else ""
+                key = self.bank.add(self.config.environment, line.source_task, reading.usable, query, category, origin)
+                for j, task in enumerate(line.tasks):
+                    without = plain[j].nanmean().item()
+                    for value in table[i, j][~table[i, j].isnan()].tolist():
+                        self.bank.record(key, task, value, None if without != without else without)
+
+
+def source_order(tasks: Sequence[str], blocks: int, count: int, seed: int) -> list[str]:
+    """The prompts of a run: `count` sources in seeded order, reshuffled each epoch, each `blocks` times in a row."""
+    generator = torch.Generator().manual_seed(seed)
+    sources: list[str] = []
+    while len(sources) < count:
+        sources += [tasks[i] for i in torch.randperm(len(tasks), generator=generator).tolist()]
+    return [task for task in sources[:count] for _ in range(blocks)]
+
+
+def open_bank(config: Any, folder: Path) -> SkillBank:
+    """Opens the run's skill bank."""
+    return SkillBank(config.skill_bank or folder / "skills.sqlite")
