@@ -60,6 +60,11 @@ class Panel:
         """Returns the panel with its digest filled in."""
         return replace(self, digest=self.computed_digest())
 
+    def recorded(self, first_observation: Callable[[str], str]) -> Panel:
+        """Returns the panel with its first observations recorded."""
+        seen = {task: observation_digest(first_observation(task)) for task in self.task_ids}
+        return replace(self, observations=seen).sealed()
+
     def head(self, limit: int) -> Panel:
         """Returns a panel of the first tasks, with a digest and a name of its own."""
         if limit >= len(self.task_ids):

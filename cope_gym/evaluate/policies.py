@@ -8,7 +8,7 @@ needs no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -94,15 +94,18 @@ class PolicySpec:
 
     Attributes:
         model: What follows the colon of `KIND:MODEL`, "" without one.
-        settings: Further settings, e.g. `temperature`; a factory refuses those that it does not know.
         env: Short environment name.
         gold: Gives the gold actions of a task with options, or `None` where the benchmark has none.
+        settings: Further settings, e.g. `temperature`; a factory refuses those that it does not know.
+        protocol: `temperature` and `max_tokens` of the benchmark's published protocol; `take` prefers them to a
+            factory's own defaults.
     """
 
     model: str
     env: str
     gold: Callable[[str, Mapping[str, Any]], Sequence[Any] | None]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    protocol: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 Factory = Callable[[PolicySpec], Policy]
@@ -131,7 +134,7 @@ def make(policy: str, spec: PolicySpec) -> Policy:
     """
     kind, _, model = policy.partition(":")
     factory = _factories.get(kind) or _installed(kind)
-    return factory(PolicySpec(model, spec.env, spec.gold, spec.settings))
+    return factory(replace(spec, model=model))
 
 
 def _installed(kind: str) -> Factory:
@@ -148,7 +151,7 @@ def _installed(kind: str) -> Factory:
 
 
 def take(spec: PolicySpec, **defaults: Any) -> dict[str, Any]:
-    """Returns the settings of a spec over defaults, converted to the defaults' types.
+    """Returns a spec's settings over its protocol over defaults, converted to the defaults' types.
 
     Raises:
         InputError: A setting that is not among the defaults, or of the wrong type.
@@ -157,7 +160,12 @@ def take(spec: PolicySpec, **defaults: Any) -> dict[str, Any]:
     if unknown:
         allowed = ", ".join(sorted(defaults)) or "none"
         raise InputError(f"This policy has no setting {', '.join(unknown)}; it takes: {allowed}.", type="bad_setting")
-    return {key: _converted(key, spec.settings.get(key, default), default) for key, default in defaults.items()}
+    chosen = {
+        **defaults,
+        **{key: spec.protocol[key] for key in spec.protocol.keys() & defaults.keys()},
+        **spec.settings,
+    }
+    return {key: _converted(key, chosen[key], default) for key, default in defaults.items()}
 
 
 def _converted(key: str, value: Any, default: Any) -> Any:

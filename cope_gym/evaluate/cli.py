@@ -1,0 +1,198 @@
+"""The commands `cope eval`, `cope view`, `cope compare` and `cope panel`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cope_gym.errors import InputError
+from cope_gym.evaluate import panels, policies
+from cope_gym.evaluate.protocols import published
+from cope_gym.evaluate.runner import Evaluation, conclude
+from cope_gym.evaluate.runner import evaluate as run_evaluation
+from cope_gym.evaluate.service import Service
+from cope_gym.server import connect
+from cope_gym.trajectory import Trajectory
+
+console = Console()
+panel = typer.Typer(help="Fixed lists of tasks that make results comparable.", no_args_is_help=True)
+
+BaseUrl = Annotated[str | None, typer.Option(help="Server; by default $COPE_BASE_URL, else a local one is started.")]
+Pairs = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, may be repeated; values are JSON or text.")]
+
+
+def evaluate(
+    panel: Annotated[str, typer.Option(help="Shipped panel or panel file; `cope panel list` names them.")],
+    policy: Annotated[str, typer.Option(help="KIND or KIND:MODEL, e.g. gold, random, openai:gpt-x, hf:PATH.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; by default evaluations/PANEL/POLICY.")] = None,
+    set: Pairs = None,
+    option: Pairs = None,
+    samples: Annotated[int | None, typer.Option(help="Episodes a task.")] = None,
+    seed: Annotated[int, typer.Option(help="Of environments and policy.")] = 0,
+    concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 8,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Turns of an episode.")] = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Play nothing; make a result of what the folder holds.")
+    ] = False,
+    base_url: BaseUrl = None,
+) -> None:
+    """Evaluates a policy on a panel. An interrupted run continues with the same command."""
+    chosen = panels.load(panel)
+    if option:
+        chosen = replace(chosen, options={**chosen.options, **pairs(option)}, observations={}).sealed()
+    chosen = chosen.head(limit) if limit else chosen
+    folder = out or Path("evaluations") / chosen.name.replace("/", "-") / policy.replace("/", "-").replace(":", "-")
+    if allow_partial:
+        result = conclude(folder, allow_partial=True)
+    else:
+        result = _play(chosen, policy, folder, pairs(set), samples, seed, concurrency, max_turns, base_url)
+    console.print(_table(result))
+    console.print(f"Result: {folder / 'result.json'}   Look at it: cope view {folder}")
+    if result["errors"]:
+        count = len(result["errors"])
+        console.print(
+            f"[yellow]{count} episodes failed by infrastructure and are not scored; the same command tries again.[/]"
+        )
+        raise typer.Exit(3)
+
+
+def _play(
+    chosen: panels.Panel,
+    policy: str,
+    folder: Path,
+    settings: Mapping[str, Any],
+    samples: int | None,
+    seed: int,
+    concurrency: int,
+    max_turns: int | None,
+    base_url: str | None,
+) -> dict[str, Any]:
+    admissible = {"admissible_actions": True} if policy.partition(":")[0] == "random" else {}
+    service = Service(chosen.env, connect(chosen.env, base_url), admissible)
+    rules = service.rules(max_turns)
+    protocol = published(chosen.env, rules.max_turns)
+    sampling = {"temperature": protocol.temperature, "max_tokens": protocol.max_tokens}
+    spec = policies.PolicySpec("", chosen.env, service.gold, settings, sampling)
+    with closing(policies.make(policy, spec)) as player:
+        evaluation = Evaluation(
+            panel=chosen,
+            rules=rules,
+            samples=samples or protocol.samples,
+            seed=seed,
+            versions=service.versions(),
+            concurrency=1 if policy == "human" else concurrency,
+        )
+        with _progress() as bar:
+            task = bar.add_task(f"{player.name} on {chosen.name}", total=None, solved="")
+
+            def show(episode: Trajectory, done: int, planned: int) -> None:
+                solved[0] += episode.success
+                bar.update(task, completed=done, total=planned, solved=f"{solved[0]} solved")
+
+            solved = [0]
+            return run_evaluation(evaluation, player, lambda: service.make_env(rules.max_turns), folder, show)
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[solved]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def pairs(given: list[str] | None) -> dict[str, Any]:
+    """Reads `KEY=VALUE` pairs; a value that is no JSON is text.
+
+    Raises:
+        InputError: A pair without `=`.
+    """
+    found: dict[str, Any] = {}
+    for pair in given or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InputError(f"Write KEY=VALUE, not '{pair}'.", type="bad_setting")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    partial = "" if result["complete"] else "  PARTIAL"
+    played, planned = result["episodes"], result["planned"]
+    table = Table(
+        title=f"{result['policy']['name']} on {result['panel']['name']}: {played} of {planned} episodes{partial}"
+    )
+    for name in ("", "value", "95 % interval", "tasks"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, estimate in result["metrics"].items():
+        low, high = estimate["low"], estimate["high"]
+        interval = "–" if low is None else f"{low:.3f} to {high:.3f}"
+        table.add_row(name, f"{estimate['value']:.3f}", interval, str(estimate["tasks"]))
+    return table
+
+
+@panel.command("list")
+def list_panels() -> None:
+    """Names the shipped panels."""
+    table = Table("panel", "split", "tasks", "options", "")
+    for name in panels.names():
+        one = panels.load(name)
+        table.add_row(name, one.split, str(len(one.task_ids)), json.dumps(dict(one.options)), one.description)
+    console.print(table)
+
+
+@panel.command()
+def show(name: str) -> None:
+    """Prints a panel's task ids and digest."""
+    one = panels.load(name)
+    console.print(f"{one.env} {one.split} {json.dumps(dict(one.options))}\ndigest {one.digest}", highlight=False)
+    for task in one.task_ids:
+        console.print(task, highlight=False)
+
+
+@panel.command()
+def verify(name: str, base_url: BaseUrl = None) -> None:
+    """Checks that a server has the same tasks with the same first observations."""
+    one = panels.load(name)
+    service = Service(one.env, connect(one.env, base_url))
+    known = [task.id for task in service.client.tasks(one.env, one.split)]
+    problems = panels.verify(one, known, lambda task: service.first_observation(task, one.options))
+    for problem in problems:
+        console.print(problem)
+    if problems:
+        raise typer.Exit(1)
+    console.print(f"{name}: {len(one.task_ids)} tasks and {len(one.observations)} first observations agree.")
+
+
+@panel.command()
+def build(
+    out: Annotated[Path, typer.Argument(help="File to write, ENV_NAME.json.")],
+    env: Annotated[str, typer.Option(help="Short environment name.")],
+    split: Annotated[str, typer.Option(help="The benchmark's split.")],
+    per_category: Annotated[int, typer.Option(help="Tasks of each category, spread evenly.")] = 4,
+    category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be repeated.")] = None,
+    option: Pairs = None,
+    description: Annotated[str, typer.Option(help="One sentence.")] = "",
+    base_url: BaseUrl = None,
+) -> None:
+    """Builds a panel from a server's tasks, without chance, and records the first observations."""
+    service = Service(env, connect(env, base_url))
+    built = service.panel(out.stem, split, per_category, pairs(option), category or [], description)
+    out.write_text(built.to_json(), encoding="utf-8")
+    console.print(f"{out}: {len(built.task_ids)} tasks, digest {built.digest}")

@@ -1,0 +1,95 @@
+"""What an evaluation needs of the environment service: environments, gold paths, versions, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cope_gym import prompts
+from cope_gym.client import Client
+from cope_gym.env import CopeEnv
+from cope_gym.errors import InputError
+from cope_gym.evaluate.episode import Rules, TextEnv
+from cope_gym.evaluate.panels import Panel, spread
+from cope_gym.evaluate.protocols import published
+
+
+class Service:
+    """One environment of a service.
+
+    Args:
+        env: Short environment name.
+        client: A connection.
+        env_options: Options that are no part of a panel, e.g. the list of admissible actions for the random policy.
+    """
+
+    def __init__(self, env: str, client: Client, env_options: Mapping[str, Any] | None = None) -> None:
+        self.env = env
+        self.client = client
+        self.env_options = dict(env_options or {})
+
+    def make_env(self, max_steps: int | None = None) -> TextEnv:
+        """Makes an environment."""
+        return CopeEnv(self.env, client=self.client, options=self.env_options, max_steps=max_steps)
+
+    def gold(self, task_id: str, options: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Returns the gold actions of a task."""
+        return self.client.gold(self.env, task_id, options)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what `/v1/envs` says of the environment.
+
+        Raises:
+            InputError: The server has no such environment.
+        """
+        envs = self.client.envs()
+        for facts in envs:
+            if facts["name"] == self.env:
+                return facts
+        known = ", ".join(facts["name"] for facts in envs)
+        raise InputError(f"This server has no environment '{self.env}'; it has {known}.", type="unknown_env")
+
+    def versions(self) -> dict[str, Any]:
+        """Returns the versions and data digests that decide what an episode is."""
+        metadata = self.client.metadata()
+        of_env = metadata["envs"][self.env]
+        kept = {key: of_env[key] for key in ("adapter_version", "versions", "data_digest") if key in of_env}
+        return {"cope_gym": metadata["version"], **kept}
+
+    def rules(self, max_turns: int | None = None, system: str | None = None) -> Rules:
+        """Returns the published rules of the environment, with these changes."""
+        facts = self.facts()
+        turns = max_turns or published(self.env, facts["max_steps"]).max_turns
+        text = prompts.load(self.env) if system is None else system
+        return Rules(env=self.env, action_format=facts["action_format"], max_turns=turns, system=text)
+
+    def panel(
+        self,
+        name: str,
+        split: str,
+        per_category: int,
+        options: Mapping[str, Any],
+        categories: Sequence[str] = (),
+        description: str = "",
+    ) -> Panel:
+        """Builds a panel of evenly spread tasks, first observations recorded.
+
+        Raises:
+            InputError: A category that the split does not have.
+        """
+        tasks = [(task.id, task.category) for task in self.client.tasks(self.env, split)]
+        known = {category for _, category in tasks}
+        if unknown := sorted(set(categories) - known):
+            there = ", ".join(sorted(known))
+            raise InputError(f"Split {split} has no category {unknown[0]}; it has {there}.", type="bad_panel")
+        chosen = spread([task for task in tasks if not categories or task[1] in categories], per_category)
+        panel = Panel(self.env, name, split, chosen, dict(options), description)
+        return panel.recorded(lambda task: self.first_observation(task, options))
+
+    def first_observation(self, task_id: str, options: Mapping[str, Any]) -> str:
+        """Returns what an agent sees first."""
+        env = self.make_env()
+        try:
+            return env.reset(seed=0, options={**options, "task_id": task_id})[0]
+        finally:
+            env.close()
