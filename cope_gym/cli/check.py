@@ -51,12 +51,15 @@ def check(
     options = pairs(option)
     chosen = _named(client, name, task) if task else _sample(client, name, split, sample)
     verdicts: list[Verdict] = []
-    with progress() as bar, ThreadPoolExecutor(jobs) as pool:
-        line = bar.add_task(f"checking {name}", total=len(chosen))
-        futures = [pool.submit(judge, client, name, one, options) for one in chosen]
-        for future in as_completed(futures):
-            verdicts.append(future.result())
-            bar.advance(line)
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        with progress() as bar:
+            line = bar.add_task(f"checking {name}", total=len(chosen))
+            for future in as_completed([pool.submit(judge, client, name, one, options) for one in chosen]):
+                verdicts.append(future.result())
+                bar.advance(line)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not play the rest
     _report(name, options, verdicts)
     if any(verdict.faults for verdict in verdicts):
         raise typer.Exit(1)
