@@ -20,7 +20,8 @@ def build_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL)
     problem.install(app)
-    app.include_router(routes_info.routes(service))
+    # Routes are tried in order, and nearly all requests are steps.
     app.include_router(routes_sessions.routes(service))
+    app.include_router(routes_info.routes(service))
     app.add_middleware(Gate, settings=service.settings, seen=seen)
     return app

@@ -19,6 +19,11 @@ def routes(service: Service) -> APIRouter:
     """Returns the routes over a service."""
     router = APIRouter(prefix="/v1", responses=problem.OPENAPI)
 
+    @router.post("/sessions/{session_id}/step")
+    async def step(session_id: str, body: Step) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
+        """Executes, joins or repeats a step."""
+        return JSONResponse(await service.step(session_id, body))
+
     @router.post("/sessions", status_code=201)
     async def create(body: CreateSession, key: Key = None) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
         """Starts an episode."""
@@ -28,11 +33,6 @@ def routes(service: Service) -> APIRouter:
     async def read(session_id: str) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
         """Returns a session with its last reply."""
         return JSONResponse(service.read(session_id))
-
-    @router.post("/sessions/{session_id}/step")
-    async def step(session_id: str, body: Step) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
-        """Executes, joins or repeats a step."""
-        return JSONResponse(await service.step(session_id, body))
 
     @router.post("/step_many")
     async def step_many(body: StepMany, key: Key = None) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]

@@ -152,6 +152,7 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # the rate limit counts by the address that connects
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=_SHUTDOWN,

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from env_servers.errors import ServiceError
@@ -40,9 +40,10 @@ class Service:
     Args:
         settings: The service's settings.
         pool: Its workers, not yet started.
+        clock: Monotonic clock of the leases.
     """
 
-    def __init__(self, settings: FrontSettings, pool: Pool) -> None:
+    def __init__(self, settings: FrontSettings, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
         self.pool = pool
         self.metrics = Metrics()
@@ -55,7 +56,7 @@ class Service:
         self._sessions: dict[str, Session] = {}
         self._live: set[str] = set()
         self._tombstones: OrderedDict[str, str] = OrderedDict()
-        self._leases = Leases(settings.lease_seconds)
+        self._leases = Leases(settings.lease_seconds, clock)
         self._keys = Keys()
         self._background: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -199,6 +200,14 @@ class Service:
             self._leases.renew(session)
         return {"alive": alive, "gone": [session for session in session_ids if session not in self._sessions]}
 
+    def expire(self) -> None:
+        """Ends the sessions whose lease has run out."""
+        for session_id in self._leases.expired():
+            if self._sessions[session_id].running is not None:
+                self._leases.renew(session_id)  # a long step is not a dead client
+            else:
+                self._remove(session_id, "expired")
+
     # Work
 
     async def _create(self, body: CreateSession, tag: Key | None) -> Document:
@@ -273,11 +282,7 @@ class Service:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(_SWEEP, self._leases.seconds / 4))
-            for session_id in self._leases.expired():
-                if self._sessions[session_id].running is not None:
-                    self._leases.renew(session_id)  # a long step is not a dead client
-                else:
-                    self._remove(session_id, "expired")
+            self.expire()
 
     # Small parts
 
