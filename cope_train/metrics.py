@@ -11,8 +11,12 @@ from cope_train.rollout.driver import Clock, Episode
 from cope_train.trl_adapter import record_metric
 
 
-def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Clock) -> None:
-    """Records means over the episodes of all ranks; failed ones count nowhere."""
+def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Clock) -> float:
+    """Records means over the episodes of all ranks; failed ones count nowhere.
+
+    Returns:
+        The share of turns without an action.
+    """
     played = [e for e in episodes if not e.failed]
     turns = [turn for e in played for turn in e.trajectory.turns]
     sums = {
@@ -41,3 +45,4 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         ("rollout", clock.total),
     ):
         record_metric(trainer, f"seconds/{name}", seconds)
+    return total["turns/no_action"] / max(total["turns"], 1.0)

@@ -6,6 +6,7 @@ objective off and no failed episode, each of them only calls its parent, so the 
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,34 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOTrainer
 
-from cope_gym.errors import InfrastructureError
+from cope_gym.errors import InfrastructureError, InputError
 from cope_gym.evaluate.panels import Panel
 from cope_train.config import CoPEConfig
-from cope_train.episodes import EpisodeSource, MakeEnv, reward_function
+from cope_train.drift import DriftGuard
+from cope_train.episodes import EpisodeSource, MakeEnv, record, reward_function
 from cope_train.evaluation import evaluate_panel
-from cope_train.forecasting import Forecaster
 from cope_train.generation import check_backend
 from cope_train.metrics import rollout_metrics
+from cope_train.objective_mixin import ObjectivesMixin
+from cope_train.objective_terms import Objectives
 from cope_train.objectives.chat import ChatPieces
 from cope_train.rollout.driver import Episode
 from cope_train.rollout.template import ChatTemplate
 from cope_train.run_folder import MetricsFile, trajectories_file, with_tokens, write_episodes
-from cope_train.trl_adapter import MEAN_OVER_ROWS, check_contract, evaluating, record_metric, use_merged_sync
+from cope_train.separate_step import SeparateStep
+from cope_train.trl_adapter import (
+    MEAN_OVER_ROWS,
+    EpochSampler,
+    check_contract,
+    evaluating,
+    record_metric,
+    use_merged_sync,
+)
+
+logger = logging.getLogger(__name__)
 
 
-class CoPETrainer(GRPOTrainer):
+class CoPETrainer(ObjectivesMixin, GRPOTrainer):
     """`GRPOTrainer` whose rows are episodes.
 
     Args:
@@ -63,6 +76,7 @@ class CoPETrainer(GRPOTrainer):
     ) -> None:
         check_contract()
         check_backend(args)
+        check_batch(args, len(tasks))
         name = model if isinstance(model, str) else model.config.name_or_path
         super().__init__(
             model=model,
@@ -78,22 +92,28 @@ class CoPETrainer(GRPOTrainer):
         self.folder = Path(args.output_dir)
         template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)
         self.source = EpisodeSource(args, template, Path(name).name, make_env, system_prompt)
-        self.forecaster = Forecaster(args, self._chat_pieces()) if args.forecast else None
+        if args.any_objective:
+            self.objectives = Objectives(self, ChatPieces.probe(self.processing_class, args.chat_template_kwargs))
+        if args.forecast and args.forecast_separate_step:
+            self.add_callback(SeparateStep(self.objectives))
         self.add_callback(MetricsFile(self.folder))
         use_merged_sync(self)
+        self.drift = DriftGuard(args.drift_limit)
         self._rollout_seconds = 0.0
         self._training_seconds = 0.0
         self._written_step = -1
 
-    def _chat_pieces(self) -> ChatPieces:
-        return ChatPieces.probe(self.processing_class, self.args.chat_template_kwargs)
+    def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
+        return EpochSampler.like(super()._get_train_sampler(dataset))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
         episodes = self.source.episodes
         self._exclude_failed(batch, episodes)
-        if self.forecaster:
-            batch["forecast"] = self.forecaster.samples(self, episodes)
+        if self.objectives:
+            first = self.accelerator.process_index * len(episodes)
+            groups = [str((first + i) // self.num_generations) for i in range(len(episodes))]
+            batch["samples"] = self.objectives.samples([record(e, g) for e, g in zip(episodes, groups, strict=True)])
         self._report(episodes, batch)
         return batch
 
@@ -115,8 +135,12 @@ class CoPETrainer(GRPOTrainer):
 
     def _report(self, episodes: list[Episode], batch: dict[str, Any]) -> None:
         self._rollout_seconds += self.source.clock.total
-        rollout_metrics(self, episodes, self.source.clock)
-        samples = batch.get("forecast", [None] * len(episodes))
+        no_action = rollout_metrics(self, episodes, self.source.clock)
+        if self.objectives and not self.objectives.stopped and not self.drift.passes(no_action):
+            self.objectives.stopped = True
+            logger.warning("turns without an action grew by %.3f: forecasting and ensemble are off", self.drift.drift)
+        record_metric(self, "turns/no_action_drift", self.drift.drift)
+        samples = batch.get("samples", [None] * len(episodes))
         advantages = batch["advantages"].float().cpu()
         shown = [
             with_tokens(episode, self.processing_class, _per_token(episode, row), sample)
@@ -140,11 +164,9 @@ class CoPETrainer(GRPOTrainer):
             self.beta = beta
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """One forward and backward of the policy loss, then those of the other objectives."""
+        """Trains one micro-batch and tells update time from rollout time."""
         started = time.perf_counter()
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.forecaster:
-            loss = loss + self.forecaster.backward(self, model)
         self._training_seconds += time.perf_counter() - started
         if self.accelerator.sync_gradients:
             record_metric(self, "seconds/update", self._training_seconds - self._rollout_seconds)
@@ -162,6 +184,22 @@ class CoPETrainer(GRPOTrainer):
             self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+def check_batch(args: CoPEConfig, tasks: int) -> None:
+    """Compares the batch with the number of tasks.
+
+    Raises:
+        InputError: There are fewer tasks than one rollout takes, and TRL would end without a step.
+    """
+    groups = args.generation_batch_size // args.num_generations
+    if tasks < groups:
+        raise InputError(
+            f"one rollout takes {groups} tasks (per_device_train_batch_size {args.per_device_train_batch_size} × "
+            f"{args.world_size} processes × steps_per_generation {args.steps_per_generation} ÷ num_generations "
+            f"{args.num_generations}), but there are {tasks}: take more tasks or a smaller batch",
+            type="bad_option",
+        )
 
 
 def _per_token(episode: Episode, advantage: torch.Tensor) -> list[float]:

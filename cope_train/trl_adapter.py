@@ -16,6 +16,7 @@ import trl
 from peft import PeftModel
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import RepeatSampler
 
 from cope_gym.errors import InputError
 from cope_train.weights import merged_parameters
@@ -25,6 +26,7 @@ CONTRACT: dict[str, tuple[str, ...]] = {
     "_generate_and_score_completions": ("self", "inputs"),
     "_compute_loss": ("self", "model", "inputs"),
     "_prepare_inputs": ("self", "generation_batch"),
+    "_get_train_sampler": ("self", "dataset"),
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
 }
 # Loss types that average over sequences: a failed row would still count as one.
@@ -46,6 +48,29 @@ def check_contract() -> None:
                 f"written for {expected}: install the version of constraints/, `pip install 'trl>=1.16,<1.17'`",
                 type="bad_version",
             )
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's order of tasks, found again after a resume: TRL's own generator starts from its seed in every process."""
+
+    @classmethod
+    def like(cls, sampler: RepeatSampler) -> EpochSampler:
+        """Returns one that gives what `sampler` gives."""
+        return cls(
+            sampler.data_source,
+            sampler.mini_repeat_count,
+            sampler.batch_size,
+            sampler.repeat_count,
+            sampler.shuffle,
+            sampler.seed,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of an epoch."""
+        if self.shuffle:
+            self.generator.manual_seed(self.seed)
+            for _ in range(epoch):
+                torch.randperm(self.num_samples, generator=self.generator)
 
 
 @contextmanager
@@ -103,21 +128,3 @@ def use_merged_sync(trainer: GRPOTrainer) -> None:
 def record_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
     """Adds a metric to TRL's next log line; the mean over the line's steps is logged."""
     trainer._metrics["train" if trainer.model.training else "eval"][name].append(value)
-
-
-def micro_batches(trainer: GRPOTrainer) -> tuple[dict[str, Any], list[dict[str, Any]], float]:
-    """Finds the micro-batch of the last `training_step` and those that share its optimizer step.
-
-    A generation batch is cut into `steps_per_generation` micro-batches; an optimizer step takes as many of them as are
-    accumulated, or all of them where it spans several generations.
-
-    Returns:
-        The micro-batch, its accumulation window, and the window's share of the optimizer step (1, but in the last
-        case).
-    """
-    buffered = trainer._buffered_inputs
-    accumulated = trainer.current_gradient_accumulation_steps
-    index = (trainer._step - 1) % len(buffered)
-    size = min(accumulated, len(buffered))
-    start = index // size * size
-    return buffered[index], buffered[start : start + size], size / accumulated

@@ -23,7 +23,7 @@ class Half(ToyEnv):
 
 
 class FailingSample(ToyEnv):
-    """Of the four episodes of a group, the one whose model says most vowels... breaks: here simply the third reset."""
+    """Of the episodes of a group, those whose numbers are in `broken_rows` break."""
 
     count_resets = 0
 
@@ -63,11 +63,12 @@ def make_trainer(folder: Path, rows: int, **options: Any) -> CoPETrainer:
         **options,
     )
     env = FailingSample
+    make_model(tokenizer, seed=1).save_pretrained(folder / "model")
     trainer = CoPETrainer(
-        make_model(tokenizer, seed=1), args, ["door"], make_env=env, system_prompt="Play.", processing_class=tokenizer
+        str(folder / "model"), args, ["door"], make_env=env, system_prompt="Play.", processing_class=tokenizer
     )
     # A reference model that differs from the policy, so that the KL term has a gradient.
-    trainer.ref_model = make_model(tokenizer, seed=2)
+    trainer.ref_model.load_state_dict(make_model(tokenizer, seed=2).state_dict())
     return trainer
 
 
