@@ -14,8 +14,8 @@ class ObjectivesMixin(GRPOTrainer):
     """Adds `objectives` to the loss of a `GRPOTrainer`.
 
     Attributes:
-        objectives: `None` where every objective is off. Set after `GRPOTrainer.__init__`; batches of training must then
-            hold `samples`, see `Objectives.samples`.
+        objectives: `None` where every objective is off. Set after `GRPOTrainer.__init__`; batches of training must
+            then hold `samples`, see `Objectives.samples`.
     """
 
     objectives: Objectives | None = None

@@ -15,6 +15,7 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
+from cope_gym.errors import InputError
 from cope_train.gradient_share import gradient_norms
 from cope_train.meter import Meter
 from cope_train.objective_passes import Hidden, Passes
@@ -110,6 +111,7 @@ class Objectives:
         self.ensemble = args.ensemble_options()
         tokenizer: Any = trainer.processing_class
         lm = trainer.accelerator.unwrap_model(trainer.model)
+        _refuse_dropout(lm)
         options = args.pass_options(args.cast_lm_head_to_fp32)
         self.passes = Passes(lm, trainer.accelerator.device, tokenizer.pad_token_id, options)
         self.meter = Meter(_metric_names(args))
@@ -123,6 +125,7 @@ class Objectives:
 
     def samples(self, records: Sequence[Record]) -> list[Sample]:
         """Builds this rank's samples; gates and weights look at the episodes of all ranks (all ranks call this)."""
+        self._settle()
         records = [r if not r.failed else self._placeholder(r) for r in records]
         branches = [build_branches(r, self.chat, self.branches) if self._branching else [] for r in records]
         learnt = [learnable(r, b, self.forecast) for r, b in zip(records, branches, strict=True)]
@@ -141,6 +144,13 @@ class Objectives:
             samples.append(Sample(record, kept, weight, flags))
         self._count_samples(samples)
         return samples
+
+    def _settle(self) -> None:
+        """Before the first batch; earlier the model is not in its parallel wrapper yet."""
+        if not self._settled:
+            with self.trainer.accelerator.autocast():
+                self.passes.settle(self.trainer.model_wrapped)
+            self._settled = True
 
     @property
     def _branching(self) -> bool:
@@ -167,10 +177,6 @@ class Objectives:
 
         All ranks call this once a generation batch.
         """
-        if not self._settled:
-            with self.trainer.accelerator.autocast():
-                self.passes.settle(model)
-            self._settled = True
         accelerator = self.trainer.accelerator
         local = torch.tensor([self._local_counts(batch["samples"]) for batch in micro_batches], dtype=torch.float64)
         ranks = accelerator.gather(local[None].to(accelerator.device)).cpu()
@@ -386,6 +392,13 @@ class Objectives:
         taken = self.meter.take(accelerator.device, lambda sums: accelerator.reduce(sums, reduction="sum"))
         for name, value in taken.items():
             record_metric(self.trainer, name, value)
+
+
+def _refuse_dropout(model: Any) -> None:
+    """Teacher and student, trajectory and branch must be the same function of their tokens."""
+    for name, module in model.named_modules():
+        if "lora_dropout" in name and getattr(module, "p", 0.0) > 0:
+            raise InputError("set lora_dropout to 0: the objectives compare several forwards", type="bad_option")
 
 
 def _metric_names(args: Any) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ def extractor_rewards(outcomes: torch.Tensor, parsed: torch.Tensor, audited: tor
     """R_i = f_i·a_i·mean over (j, r) of w_ijr.
 
     Where cells are missing, outcomes are first centred by task (column-adjusted mean): R_i is the mean of w − mean_j
-    over the cells of skill i, plus the mean of the task means. Losing a hard task then does not raise R_i. Without missing
-    cells both are the same.
+    over the cells of skill i, plus the mean of the task means. Losing a hard task then does not raise R_i. Without
+    missing cells both are the same.
 
     Args:
         outcomes: w_ijr in [0, 1], shape (N, K, R); NaN where missing.
