@@ -1,0 +1,223 @@
+"""The parts that need no server: frames, leases, rate limit, idempotency keys, journal files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from env_servers.bench.load import percentile
+from env_servers.errors import STATUS, ServiceError, near
+from env_servers.front.actions import canonical, parse
+from env_servers.front.gate import RateLimit
+from env_servers.front.journal import FileJournal
+from env_servers.front.keys import Keys
+from env_servers.front.leases import Leases
+from env_servers.front.server import is_loopback
+from env_servers.front.session import Origin, Session, digest, reply_of
+from env_servers.worker import framing
+
+texts = st.text(st.characters(exclude_categories=()))  # lone surrogates included
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=20,
+)
+
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@quick
+@given(values)
+def test_any_value_survives_a_frame_but_for_what_json_cannot_carry(value: Any) -> None:
+    frame = framing.encode({"value": value})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(frame)
+        ours.shutdown(socket.SHUT_WR)
+        arrived = framing.read(theirs)
+        assert framing.read(theirs) is None
+    assert arrived == {"value": framing.clean(value)}
+    json.dumps(arrived, allow_nan=False, ensure_ascii=False).encode("utf-8")
+
+
+@quick
+@given(values)
+def test_cleaning_changes_only_what_it_must(value: Any) -> None:
+    cleaned = framing.clean(value)
+    assert framing.clean(cleaned) == cleaned
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode("utf-8")
+    except ValueError:
+        return
+    assert cleaned == value
+
+
+def test_frames_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MAX_FRAME", 100)
+    with pytest.raises(framing.FrameError, match="exceeds the limit of 100"):
+        framing.encode({"text": "x" * 200})
+    with pytest.raises(framing.FrameError, match="exceeds the limit"):
+        framing.body_length(framing.HEADER.pack(101))
+    with pytest.raises(framing.FrameError, match="not a JSON value"):
+        framing.encode({"value": {1, 2}})
+
+
+def test_a_frame_cut_short_is_the_end_of_the_stream() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(framing.encode({"a": 1})[:-1])
+        ours.shutdown(socket.SHUT_WR)
+        assert framing.read(theirs) is None
+
+
+@quick
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)))
+def test_canonical_actions_compare_by_value(value: Any) -> None:
+    text = canonical(value, 10**6)
+    assert parse(text) == value
+    shuffled = json.loads(json.dumps(value), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    assert canonical(shuffled, 10**6) == text
+
+
+def test_leases_run_out_in_order_and_only_then() -> None:
+    now = 0.0
+    leases = Leases(10, lambda: now)
+    for name in "abc":
+        leases.renew(name)
+        now += 1
+    leases.renew("a")
+    now = 11.5
+    assert list(leases.expired()) == ["b"]
+    now = 13.0
+    assert list(leases.expired()) == ["b", "c", "a"]
+    leases.drop("c")
+    assert list(leases.expired()) == ["b", "a"]
+
+
+def test_rate_limit_gives_the_rate_after_a_burst() -> None:
+    now = 0.0
+    limit = RateLimit(10, lambda: now)
+    assert [limit.take("a") for _ in range(20)] == [0.0] * 20
+    assert limit.take("a") == pytest.approx(0.1)
+    assert limit.take("b") == 0.0
+    passed = 0
+    for _ in range(1000):
+        now += 0.01
+        passed += limit.take("a") == 0.0
+    assert passed == pytest.approx(100, abs=1)
+
+
+def test_keys_do_the_work_once_even_for_racing_requests() -> None:
+    done: list[int] = []
+
+    async def work() -> dict[str, Any]:
+        done.append(1)
+        await asyncio.sleep(0.01)
+        return {"n": len(done)}
+
+    async def race() -> None:
+        keys = Keys()
+        replies = await asyncio.gather(*(keys.once("k", {"a": 1}, work) for _ in range(5)))
+        assert replies == [{"n": 1}] * 5
+        with pytest.raises(ServiceError, match="Idempotency-Key"):
+            await keys.once("k", {"a": 2}, work)
+        assert await keys.once(None, {"a": 1}, work) == {"n": 2}
+
+    asyncio.run(race())
+
+
+ORIGIN = Origin("counter", "t/1", "train", "t", 0, {}, 10, {"adapter_version": "1"})
+
+
+def _reply(index: int) -> dict[str, Any]:
+    result = {"text": f"o{index}", "reward": 0.5, "terminated": False, "truncated": False, "info": {"score": 0.1}}
+    return reply_of(ORIGIN, index, result)
+
+
+def _recorded(folder: Path) -> Session:
+    session = Session("s" * 32, ORIGIN, replies=[_reply(0)])
+    journal = FileJournal(folder)
+    journal.created(session, ("key", "print"))
+    for index in (1, 2):
+        journal.intent(session, f'"a{index}"')
+        session.actions.append(f'"a{index}"')
+        session.replies.append(_reply(index))
+        journal.reply(session, f'"a{index}"', session.last)
+    session.epoch = 4
+    journal.epoch(session)
+    return session
+
+
+def test_a_journal_gives_the_session_back(tmp_path: Path) -> None:
+    session = _recorded(tmp_path)
+    ((loaded, key),) = FileJournal(tmp_path).load()
+    assert loaded == session and key == ("key", "print")
+    FileJournal(tmp_path).removed(session.id)
+    assert list(FileJournal(tmp_path).load()) == []
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_journal_cut_anywhere_gives_a_state_that_was(tmp_path: Path, cut: int) -> None:
+    session = _recorded(tmp_path)
+    (path,) = (tmp_path / "sessions").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -cut * len(whole) // 100])
+    for loaded, _ in FileJournal(tmp_path).load():
+        assert loaded.actions == session.actions[: len(loaded.actions)]
+        assert len(loaded.replies) == len(loaded.actions) + 1
+        assert loaded.intent in (None, *session.actions[len(loaded.actions) :])
+
+
+def test_a_damaged_journal_hurts_no_other(tmp_path: Path) -> None:
+    session = _recorded(tmp_path)
+    (tmp_path / "sessions" / ("x" * 32 + ".jsonl")).write_text("nonsense\n")
+    assert [loaded.id for loaded, _ in FileJournal(tmp_path).load()] == [session.id]
+
+
+def test_journal_takes_no_paths(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a session id"):
+        FileJournal(tmp_path).removed("../../etc/passwd")
+
+
+def test_digest_sees_what_the_client_sees() -> None:
+    reply = _reply(1)
+    assert digest(reply) == digest({**reply, "info": {**reply["info"], "steps": 9}})
+    for change in ({"observation": "x"}, {"reward": 0.6}, {"terminated": True}, {"truncated": True}):
+        assert digest({**reply, **change}) != digest(reply)
+    assert digest({**reply, "info": {**reply["info"], "score": 0.2}}) != digest(reply)
+
+
+def test_errors_have_the_status_of_the_protocol() -> None:
+    protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    table = protocol[protocol.index("## Errors") :]
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[2].isdigit():
+            for name in cells[1].replace("`", "").split(", "):
+                assert STATUS[name] == int(cells[2]), name
+
+
+def test_near_names() -> None:
+    assert near("bol/0", ["boil/0", "melt/1"]) == " Did you mean boil/0?"
+    assert near("zzz", ["boil/0"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)]
+)
+def test_loopback(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+def test_percentile_is_the_nearest_rank() -> None:
+    assert [percentile([3, 1, 2, 4], share) for share in (0.0, 0.25, 0.5, 0.51, 1.0)] == [1, 1, 2, 3, 4]
+    assert math.isnan(percentile([], 0.5))
