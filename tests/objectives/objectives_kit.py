@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.records import ActionTurn, Record
+from cope_train.objectives.rows import Sample
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -131,5 +132,52 @@ def tiny_model(kind: str = "llama", vocabulary: int = 384) -> Any:
         "max_position_embeddings": 2048,
         "initializer_range": 0.3,
     }
-    configs = {"llama": LlamaConfig(tie_word_embeddings=True, **common), "qwen2": Qwen2Config(**common)}
+    configs = {
+        "llama": LlamaConfig(tie_word_embeddings=True, **common),
+        "qwen2": Qwen2Config(**common),
+        "sliding": Qwen2Config(**common, use_sliding_window=True, sliding_window=64, max_window_layers=1),
+    }
     return AutoModelForCausalLM.from_config(configs[kind])
+
+
+def oracle(model: Any, samples: Sequence[Sample], eta: float, temperature: float) -> torch.Tensor:
+    """Policy, forecast, ensemble and observation term from their definitions, in float64 and one sequence at a time.
+
+    Shares no code with the package; left-padded as TRL's prompts are.
+    """
+
+    def log_p(ids, temperature):
+        padded = torch.tensor([[0] * 5 + list(ids)])
+        attention = (torch.arange(padded.shape[1]) >= 5).long()[None]
+        logits = model(input_ids=padded, attention_mask=attention).logits[0, 5:].double()
+        return (logits / temperature).log_softmax(-1)
+
+    policy, forecast, kl, observed, targets = [], [], [], [], 0
+    for sample in samples:
+        record = sample.record
+        hot, cold = log_p(record.ids, temperature), log_p(record.ids, 1.0)
+        policy += [hot[p - 1, record.ids[p]] for p, m in enumerate(record.loss_mask) if m]
+        if record.failed:
+            continue
+        observed += [cold[p - 1, record.ids[p]] for a, b in record.observations for p in range(a, b)]
+        members = {}
+        for branch in sample.branches:
+            ids = record.ids[: branch.prefix_end] + branch.ids
+            hot_branch, cold_branch = log_p(ids, temperature), log_p(ids, 1.0)
+            for p, m in enumerate(branch.loss_mask):
+                if m and sample.weight:
+                    at = branch.prefix_end + p
+                    forecast.append(sample.weight * cold_branch[at - 1, ids[at]])
+                    targets += 1
+            for slot in branch.slots:
+                if slot.turn > branch.turn:
+                    at = branch.prefix_end + slot.action_start
+                    rows = hot_branch[at - 1 : at - 1 + slot.action_end - slot.action_start]
+                    members.setdefault(slot.turn, []).append(rows.detach().exp())
+        for turn in record.turns:
+            if turn.index in members:
+                log_pi = hot[turn.action_start - 1 : turn.action_end - 1]
+                q = (1 - eta) * log_pi.detach().exp() + eta * torch.stack(members[turn.index]).mean(0)
+                kl += (log_pi.exp() * (log_pi - q.log())).sum(-1)
+    mean = [torch.stack(values).mean() for values in (policy, kl, observed)]
+    return torch.stack([-mean[0], -torch.stack(forecast).sum() / targets, mean[1], -mean[2]])

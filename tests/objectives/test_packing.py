@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from objectives_kit import Say, episode, tiny_model
+from objectives_kit import Say, episode, oracle, tiny_model
 
 from cope_train.objectives.branches import BranchOptions, build_branches
 from cope_train.objectives.forecasting import forecast_loss
@@ -74,46 +74,6 @@ def losses(model, lm, samples, layout, mask):
     return torch.stack([policy, forecast, ensemble, observation])
 
 
-def oracle(model, samples):
-    """The four terms from their definitions, in float64, one left-padded sequence at a time, written on their own."""
-
-    def log_p(ids, temperature):
-        padded = torch.tensor([[0] * 5 + list(ids)])
-        attention = (torch.arange(padded.shape[1]) >= 5).long()[None]
-        logits = model(input_ids=padded, attention_mask=attention).logits[0, 5:].double()
-        return (logits / temperature).log_softmax(-1)
-
-    policy, forecast, kl, observed, targets = [], [], [], [], 0
-    for sample in samples:
-        record = sample.record
-        hot, cold = log_p(record.ids, TEMPERATURE), log_p(record.ids, 1.0)
-        policy += [hot[p - 1, record.ids[p]] for p, m in enumerate(record.loss_mask) if m]
-        if record.failed:
-            continue
-        observed += [cold[p - 1, record.ids[p]] for a, b in record.observations for p in range(a, b)]
-        members = {}
-        for branch in sample.branches:
-            ids = record.ids[: branch.prefix_end] + branch.ids
-            hot_branch, cold_branch = log_p(ids, TEMPERATURE), log_p(ids, 1.0)
-            for p, m in enumerate(branch.loss_mask):
-                if m and sample.weight:
-                    at = branch.prefix_end + p
-                    forecast.append(sample.weight * cold_branch[at - 1, ids[at]])
-                    targets += 1
-            for slot in branch.slots:
-                if slot.turn > branch.turn:
-                    at = branch.prefix_end + slot.action_start
-                    rows = hot_branch[at - 1 : at - 1 + slot.action_end - slot.action_start]
-                    members.setdefault(slot.turn, []).append(rows.detach().exp())
-        for turn in record.turns:
-            if turn.index in members:
-                log_pi = hot[turn.action_start - 1 : turn.action_end - 1]
-                q = (1 - ETA) * log_pi.detach().exp() + ETA * torch.stack(members[turn.index]).mean(0)
-                kl += (log_pi.exp() * (log_pi - q.log())).sum(-1)
-    mean = [torch.stack(values).mean() for values in (policy, kl, observed)]
-    return torch.stack([-mean[0], -torch.stack(forecast).sum() / targets, mean[1], -mean[2]])
-
-
 def gradients(values, model):
     """Gradient of every parameter for every term."""
     parameters = dict(model.named_parameters())
@@ -143,7 +103,7 @@ def test_packed_unpacked_and_oracle_agree(samples, variant):
     assert len(packed.input_ids) < len(records), "short trajectories share rows"
     one = losses(model, model, samples, packed, dense_mask(packed))
     two = losses(model, model, samples, unpacked, None)
-    three = oracle(exact, samples)
+    three = oracle(exact, samples, ETA, TEMPERATURE)
     assert torch.allclose(one, two, atol=1e-5) and torch.allclose(one.double(), three, atol=1e-5)
     assert (three > 0).all(), "every term is at work"
     expected = gradients(three, exact)
