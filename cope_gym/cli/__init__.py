@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from cope_gym import __version__
-from cope_gym.cli import bench, browse, check, doctor, play
+from cope_gym.cli import browse, check, doctor, play
 from cope_gym.cli.common import complain, out
 from cope_gym.errors import CopeError, InputError
 from cope_gym.evaluate import cli as evaluation
+from cope_gym.skills import cli as skills
 
 _EXTRAS = {"env_servers": "server", "cope_train": "train"}
 
@@ -31,11 +32,12 @@ def build() -> typer.Typer:
     app.callback()(_options)
     for command in (browse.envs, browse.tasks, play.play, check.check, doctor.doctor):
         app.command()(command)
-    app.add_typer(bench.app, name="bench")
     for name, function in (("eval", "evaluate"), ("view", "view"), ("compare", "compare")):
         if hasattr(evaluation, function):
             app.command(name)(getattr(evaluation, function))
     app.add_typer(evaluation.panel, name="panel")
+    app.add_typer(skills.skills, name="skills")
+    app.add_typer(skills.retrieval, name="retrieval")
     for entry in sorted(entry_points(group="cope.commands"), key=lambda entry: entry.name):
         _mount(app, entry)
     return app

@@ -1,0 +1,53 @@
+"""The texts that tasks are retrieved by: each task's own description, read off its first observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium as gym
+
+from cope_gym.skills.retrieval import Document
+
+MakeEnv = Callable[[], "gym.Env[Any, Any]"]
+
+
+def task_documents(
+    make_env: MakeEnv,
+    task_ids: Sequence[str],
+    threads: int = 16,
+    progress: Callable[[], None] | None = None,
+) -> list[Document]:
+    """Opens every task once and returns its description.
+
+    Args:
+        make_env: Makes environments whose `reset` takes `options={"task_id": …}`; one a thread.
+        task_ids: The tasks.
+        threads: Environments open at the same time.
+        progress: Called after each task.
+
+    Returns:
+        One document a task in the given order. Its text is `info["task_description"]`, or the first observation where
+        the benchmark names no description.
+
+    Raises:
+        CopeError: An environment could not be opened.
+    """
+    shares = [task_ids[i::threads] for i in range(min(threads, len(task_ids)))]
+    with ThreadPoolExecutor(max(len(shares), 1)) as pool:
+        read = pool.map(lambda share: list(_read(make_env, share, progress)), shares)
+        by_id = {document.id: document for documents in read for document in documents}
+    return [by_id[task_id] for task_id in task_ids]
+
+
+def _read(make_env: MakeEnv, task_ids: Sequence[str], progress: Callable[[], None] | None) -> Iterator[Document]:
+    env = make_env()
+    try:
+        for task_id in task_ids:
+            text, info = env.reset(options={"task_id": task_id})
+            yield Document(task_id, info.get("task_description", text).strip(), info.get("category", ""))
+            if progress:
+                progress()
+    finally:
+        env.close()
