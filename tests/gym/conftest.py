@@ -14,6 +14,7 @@ from cope_gym.server import Address, LocalClient, LocalServer
 from cope_gym.transport import Patience
 
 ROOT = Path(__file__).resolve().parents[2]
+HOME = os.environ.get("COPE_HOME")
 ADAPTER = "tests.gym.toy:ToyAdapter"
 
 

@@ -40,7 +40,7 @@ class ToyEpisode(Episode):
     def _result(self, text: str, reward: float, valid: bool) -> StepResult:
         done = self.place >= LENGTH
         info = {"raw_score": self.place, "score": self.place / LENGTH, "success": done, "action_valid": valid}
-        return StepResult(text, reward, done, False, {**info, "admissible": ["forward", "back"]})
+        return StepResult(text, reward, done, False, {**info, "admissible_actions": ["forward", "back"]})
 
 
 class ToyAdapter(Adapter):
