@@ -23,14 +23,20 @@ def kill_workers(server: Server) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def metric(server: Server, name: str) -> float:
+    """Returns a metric, summed over its labels."""
+    lines = server.http.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
 def executions(log: Path, action: str) -> list[str]:
     """Returns the engines (process and episode) that executed an action."""
     lines = log.read_text().splitlines() if log.exists() else []
     return [line.rsplit(" " + action, 1)[0] for line in lines if line.endswith(" " + action)]
 
 
-def test_a_worker_killed_between_steps_goes_unnoticed(start: Start) -> None:
-    server = start()
+def test_a_worker_killed_between_steps_goes_unnoticed(server: Server) -> None:
+    before = metric(server, "cope_sessions_rebuilt_total")
     names = [server.create(seed=i)["session_id"] for i in range(6)]
     for name in names:
         server.step(name, 0, "add 1")
@@ -39,8 +45,7 @@ def test_a_worker_killed_between_steps_goes_unnoticed(start: Start) -> None:
         for name in names:
             reply = server.step(name, index, "add 1")
             assert reply.json().get("observation") == f"counter {index + 1}", reply.text
-    rebuilt = next(line for line in server.http.get("/metrics").text.splitlines() if "rebuilt_total{" in line)
-    assert float(rebuilt.split()[-1]) == 18
+    assert metric(server, "cope_sessions_rebuilt_total") - before == 18
 
 
 def test_a_worker_killed_in_mid_step_goes_unnoticed(start: Start, tmp_path: Path) -> None:
@@ -59,8 +64,7 @@ def test_a_worker_killed_in_mid_step_goes_unnoticed(start: Start, tmp_path: Path
     assert len(engines) == 2 and len(set(engines)) == 2, "once in each engine, and only the second one lives"
 
 
-def test_an_action_that_kills_costs_its_own_session_only(start: Start) -> None:
-    server = start("--max-workers", "3")
+def test_an_action_that_kills_costs_its_own_session_only(server: Server) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(4)]
     for name in names:
         server.step(name, 0, "add 1")
@@ -72,16 +76,14 @@ def test_an_action_that_kills_costs_its_own_session_only(start: Start) -> None:
         assert server.step(name, 1, "add 1").json()["observation"] == "counter 2"
 
 
-def test_an_action_that_kills_once_succeeds_at_the_second_try(start: Start, tmp_path: Path) -> None:
-    server = start()
+def test_an_action_that_kills_once_succeeds_at_the_second_try(server: Server, tmp_path: Path) -> None:
     name = server.create()["session_id"]
     server.step(name, 0, "add 2")
     assert server.step(name, 1, f"once {tmp_path}/marker").json()["observation"] == "counter 2"
     assert server.step(name, 2, "add 1").json()["observation"] == "counter 3"
 
 
-def test_a_hung_step_is_killed_and_its_neighbours_live_on(start: Start) -> None:
-    server = start("--max-workers", "3")
+def test_a_hung_step_is_killed_and_its_neighbours_live_on(server: Server) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(3)]
     for name in names:
         server.step(name, 0, "add 1")
@@ -94,8 +96,7 @@ def test_a_hung_step_is_killed_and_its_neighbours_live_on(start: Start) -> None:
 
 
 @pytest.mark.parametrize("action", ["raise oops", "exit", "nan", "undefined"])
-def test_an_engine_that_breaks_loses_its_episode_and_no_reward_is_made_up(start: Start, action: str) -> None:
-    server = start("--max-workers", "3")
+def test_an_engine_that_breaks_loses_its_episode_and_no_reward_is_made_up(server: Server, action: str) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(2)]
     workers = set(server.workers())
     if action == "nan":
@@ -107,28 +108,27 @@ def test_an_engine_that_breaks_loses_its_episode_and_no_reward_is_made_up(start:
     assert workers <= set(server.workers()), "an exception inside one episode kills no worker"
 
 
-def test_an_episode_of_chance_is_lost_with_its_worker_and_says_so(start: Start) -> None:
-    server = start()
+def test_an_episode_of_chance_is_lost_with_its_worker_and_says_so(server: Server) -> None:
     name = server.create(options={"random": True})["session_id"]
     server.step(name, 0, "add 1")
     kill_workers(server)
     assert "deterministic" in problem(server.step(name, 1, "add 1"), "episode_lost", 410)["detail"]
 
 
-def test_an_engine_that_comes_out_differently_is_noticed(start: Start) -> None:
-    server = start()
+def test_an_engine_that_comes_out_differently_is_noticed(server: Server) -> None:
     name = server.create()["session_id"]
     server.step(name, 0, "time")
     kill_workers(server)
     assert "differently" in problem(server.step(name, 1, "add 1"), "episode_lost", 410)["detail"]
 
 
-def test_a_start_that_fails_leaves_nothing_behind(start: Start) -> None:
-    server = start("--max-sessions", "2")
+def test_a_start_that_fails_leaves_nothing_behind(server: Server) -> None:
+    live = metric(server, "cope_sessions_live")
     for fail in ("die", "raise"):
-        for _ in range(3):
+        for _ in range(2):
             reply = server.http.post("/v1/sessions", json={"env": "counter", "options": {"fail": fail}})
             assert problem(reply, "worker_failed", 503)["retryable"]
+    assert metric(server, "cope_sessions_live") == live
     assert server.create()["step_index"] == 0
 
 
@@ -166,8 +166,7 @@ def test_a_reply_that_gets_lost_is_given_again(start: Start, tmp_path: Path) -> 
     assert len(executions(log, "add 1")) == 4 and len(parents) == 2, "two steps in the parent, two in the fork"
 
 
-def test_two_clients_never_interleave(start: Start) -> None:
-    server = start(adapters=("ThreadedAdapter",))
+def test_two_clients_never_interleave(server: Server) -> None:
     name = server.create("threaded")["session_id"]
     outcomes: list[tuple[str, int]] = []
 
