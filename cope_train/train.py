@@ -1,0 +1,128 @@
+"""Trains from a YAML file.
+
+    accelerate launch cope_train/train.py --config cope_train/configs/sciworld/quick.yaml [--learning_rate 1e-5 …]
+
+Everything in the file can be overridden on the command line. `cope train` is the same for one process.
+"""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
+
+import cope_gym
+from cope_gym.errors import InputError
+from cope_gym.evaluate import panels
+from cope_train.config import CoPEConfig
+from cope_train.models import resolve
+from cope_train.trainer import CoPETrainer
+
+
+def print_options() -> None:
+    """Prints every option of a run."""
+    TrlParser((CoPEConfig, ModelConfig), prog="cope train FILE").print_help()
+
+
+def parse(arguments: list[str]) -> tuple[CoPEConfig, ModelConfig]:
+    """Reads the configuration file and the command line.
+
+    Raises:
+        InputError: A key that does not exist, a file that does not, or a value of the wrong kind.
+    """
+    parser = TrlParser((CoPEConfig, ModelConfig), exit_on_error=False)
+    known = {action.dest for action in parser._actions}
+    _check_keys([*_file_keys(arguments), *_line_keys(arguments)], known)
+    try:
+        return parser.parse_args_and_config(arguments)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the configuration does not fit: {error}", type="bad_option") from error
+
+
+def _file_keys(arguments: list[str]) -> list[str]:
+    if "--config" not in arguments:
+        return []
+    path = Path(arguments[arguments.index("--config") + 1])
+    if not path.is_file():
+        raise InputError(f"there is no configuration file '{path}'", type="bad_option")
+    return [key for key in yaml.safe_load(path.read_text(encoding="utf-8")) if key != "env"]
+
+
+def _line_keys(arguments: list[str]) -> list[str]:
+    keys = [argument[2:].split("=")[0].replace("-", "_") for argument in arguments if argument.startswith("--")]
+    return [key for key in keys if key != "config"]
+
+
+def _check_keys(keys: list[str], known: set[str]) -> None:
+    for key in keys:
+        if key not in known and key.removeprefix("no_") not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"; did you mean '{near[0]}'?" if near else "; `cope train --options` lists them all"
+            raise InputError(f"there is no option '{key}'{hint}", type="bad_option")
+
+
+def select_tasks(args: CoPEConfig) -> list[str]:
+    """Returns the ids of the tasks to train on.
+
+    Raises:
+        InputError: A category that does not exist.
+    """
+    infos = cope_gym.tasks(args.environment, args.split, base_url=args.base_url).infos
+    categories = list(dict.fromkeys(info.category for info in infos))
+    for wanted in args.task_categories or []:
+        if wanted not in categories:
+            near = get_close_matches(wanted, categories, 3) or categories[:10]
+            raise InputError(
+                f"{args.environment} has no task category '{wanted}'; near: {', '.join(near)}", type="unknown_task"
+            )
+    chosen = args.task_categories or categories
+    by_category = {name: [info.id for info in infos if info.category == name] for name in chosen}
+    return [task for ids in by_category.values() for task in ids[: args.max_tasks]]
+
+
+def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrainer:
+    """Makes the trainer of a configuration."""
+    if not model_args.model_name_or_path:
+        raise InputError("model_name_or_path: name a model: `quickstart`, a path or a Hub id", type="bad_option")
+    args.model_init_kwargs = _model_kwargs(args, model_args)
+    tasks = select_tasks(args)
+    panel = panels.load(args.eval_panel) if args.eval_panel else None
+    return CoPETrainer(
+        resolve(model_args.model_name_or_path),
+        args,
+        tasks,
+        panel=panel,
+        peft_config=get_peft_config(model_args),
+        quantization_config=get_quantization_config(model_args),
+        **kwargs,
+    )
+
+
+def _model_kwargs(args: CoPEConfig, model_args: ModelConfig) -> dict[str, Any]:
+    # TRL would load float32; beside vLLM that is twice what a LoRA policy needs.
+    dtype = model_args.dtype or ("bfloat16" if model_args.use_peft else "float32")
+    known: dict[str, Any] = {"dtype": dtype, "revision": model_args.model_revision}
+    if model_args.attn_implementation:
+        known["attn_implementation"] = model_args.attn_implementation
+    return known | dict(args.model_init_kwargs or {})
+
+
+def train(arguments: list[str]) -> CoPETrainer:
+    """Trains, resuming from the run's last checkpoint when asked for by `resume_from_checkpoint`."""
+    args, model_args = parse(arguments)
+    trainer = build(args, model_args)
+    resume = args.resume_from_checkpoint
+    trainer.train(resume_from_checkpoint=True if resume in ("true", "True", True) else resume)
+    trainer.save_model()
+    return trainer
+
+
+if __name__ == "__main__":
+    try:
+        train(sys.argv[1:])
+    except cope_gym.CopeError as error:
+        sys.exit(f"{error}")
