@@ -11,12 +11,13 @@ from cope_gym.errors import InputError
 from cope_train.objective_config import ObjectiveConfig, knob
 from cope_train.rollout.backends import Sampling
 from cope_train.rollout.driver import Limits
+from cope_train.skills.config import SkillConfig
 
 REWARDS = ("success", "score")
 
 
 @dataclass
-class CoPEConfig(ObjectiveConfig, GRPOConfig):
+class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     """`GRPOConfig` and what episodes, objectives and evaluation need. With every objective off it trains stock GRPO.
 
     `output_dir` is the run's folder: checkpoints, `metrics.jsonl`, `trajectories/`, `evaluations/`.
@@ -65,6 +66,8 @@ class CoPEConfig(ObjectiveConfig, GRPOConfig):
             self.max_completion_length = self.max_episode_tokens
         if self.num_generations_eval is None:
             self.num_generations_eval = 1  # evaluation plays a panel, without groups
+        if self.skills:
+            self.num_generations = self.skill_count
         super().__post_init__()
         if self.reward not in REWARDS:
             raise InputError(f"reward is one of {', '.join(REWARDS)}, not {self.reward!r}", type="bad_option")
@@ -73,6 +76,8 @@ class CoPEConfig(ObjectiveConfig, GRPOConfig):
         if isinstance(self.environment_options, str):
             raise InputError("environment_options is a mapping, e.g. {simplifications: easy}", type="bad_option")
         self.check_objectives()
+        if self.skills:
+            self.check_skills()
 
     def limits(self) -> Limits:
         """Limits of an episode."""

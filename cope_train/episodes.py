@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import torch
 from trl import GRPOTrainer
 
 from cope_gym import prompts as prompt_files
@@ -71,8 +72,7 @@ class EpisodeSource:
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """Plays one episode a prompt; TRL repeats each prompt for its group."""
-        step = trainer.state.global_step
-        self._last = (step, self._last[1] + 1 if self._last[0] == step else 0)
+        step, _ = self._count(trainer)
         first = trainer.accelerator.process_index * len(prompts)
         size = trainer.num_generations
         jobs = [
@@ -88,6 +88,19 @@ class EpisodeSource:
         for episode in self.episodes:
             episode.trajectory.step = step
         return batch_rows(self.episodes, self.setup.template.end_of_turn, self.config.reward)
+
+    def advantages(self) -> torch.Tensor | None:
+        """Advantages of the last rollout's rows, shape (B,); `None` leaves them to TRL."""
+        return None
+
+    def report(self, trainer: GRPOTrainer) -> None:
+        """Records metrics of the last rollout beyond those of every rollout."""
+
+    def _count(self, trainer: GRPOTrainer) -> tuple[int, int]:
+        """Returns the training step and the number of this rollout within it."""
+        step = trainer.state.global_step
+        self._last = (step, self._last[1] + 1 if self._last[0] == step else 0)
+        return self._last
 
     def play(self, jobs: Sequence[Job], trainer: GRPOTrainer, temperature: float | None = None) -> list[Episode]:
         """Plays jobs with the trainer's weights; evaluation passes its own temperature."""

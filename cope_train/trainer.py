@@ -91,7 +91,7 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         self.panel = panel
         self.folder = Path(args.output_dir)
         template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)
-        self.source = EpisodeSource(args, template, Path(name).name, make_env, system_prompt)
+        self.source = self._make_source(args, template, Path(name).name, make_env, system_prompt)
         if args.any_objective:
             self.objectives = Objectives(self, ChatPieces.probe(self.processing_class, args.chat_template_kwargs))
         if args.forecast and args.forecast_separate_step:
@@ -103,12 +103,17 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         self._training_seconds = 0.0
         self._written_step = -1
 
+    def _make_source(self, *args: Any) -> EpisodeSource:
+        return EpisodeSource(*args)
+
     def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
         return EpochSampler.like(super()._get_train_sampler(dataset))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
         episodes = self.source.episodes
+        if (advantages := self.source.advantages()) is not None:
+            batch["advantages"] = advantages.to(batch["advantages"])
         self._exclude_failed(batch, episodes)
         if self.objectives:
             first = self.accelerator.process_index * len(episodes)
@@ -136,6 +141,7 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
     def _report(self, episodes: list[Episode], batch: dict[str, Any]) -> None:
         self._rollout_seconds += self.source.clock.total
         no_action = rollout_metrics(self, episodes, self.source.clock)
+        self.source.report(self)
         if self.objectives and not self.objectives.stopped and not self.drift.passes(no_action):
             self.objectives.stopped = True
             logger.warning("turns without an action grew by %.3f: forecasting and ensemble are off", self.drift.drift)

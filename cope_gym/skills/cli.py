@@ -90,7 +90,7 @@ def build(
     base_url: BaseUrl = None,
 ) -> None:
     """Reads every task's description from the environment and indexes it."""
-    wanted = [t.id for t in tasks(env, split, base_url=base_url) if category is None or t.category in category]
+    wanted = [t.id for t in tasks(env, split, base_url=base_url).infos if category is None or t.category in category]
     if not wanted:
         raise _bad(f"No task of {env} is left; `cope tasks {env}` lists them with their categories.")
     with progress() as shown:

@@ -23,6 +23,7 @@ class SkillConfig:
     skill_baseline: bool = knob(False, "Also play R episodes without a skill on each task, to measure lift.")
     skill_baseline_in_groups: bool = knob(False, "Let these episodes count in the solver groups' mean and deviation.")
     skill_encoder: str = knob("minilm", "`minilm`, `bm25`, or a sentence-transformers model by name or path.")
+    skill_index: str | None = knob(None, "File of `cope retrieval build`; made of the training tasks by default.")
     skill_same_category: bool = knob(False, "Try skills on tasks of the source's category only.")
     skill_tokens: int = knob(1536, "Most sampled tokens of an extraction.")
     skill_card_tokens: int = knob(512, "Most tokens of a skill before a solver.")
@@ -48,12 +49,9 @@ class SkillConfig:
             InputError: A source's rows do not fit into the rows of one rank, or a number makes no sense.
         """
         args: Any = self
-        for name in ("skill_count", "skill_tasks", "skill_repeats"):
-            least = 2 if name == "skill_count" else 1
-            if getattr(self, name) < least:
-                raise _bad(f"{name} is at least {least}, not {getattr(self, name)}")
-        if args.num_generations != self.skill_count:
-            raise _bad(f"num_generations ({args.num_generations}) must equal skill_count ({self.skill_count})")
+        for name in ("skill_tasks", "skill_repeats"):
+            if getattr(self, name) < 1:
+                raise _bad(f"{name} is at least 1, not {getattr(self, name)}")
         rows = args.per_device_train_batch_size * args.steps_per_generation
         need = self.skill_count * self.skill_sizes().blocks
         if rows % need:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +27,7 @@ class SkillSource(EpisodeSource):
 
     Args:
         *args: As for `EpisodeSource`.
-        index: Tasks to try skills on.
+        index: Tasks to try skills on; may be given later, by `use`.
         bank: Where skills and their outcomes are kept; `None` keeps none.
         **kwargs: As for `EpisodeSource`.
 
@@ -36,12 +35,19 @@ class SkillSource(EpisodeSource):
         lineages: Those of the last rollout.
     """
 
-    def __init__(self, *args: Any, index: TaskIndex, bank: SkillBank | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, index: TaskIndex | None = None, bank: SkillBank | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.index = index
         self.bank = bank
         self.sizes = self.config.skill_sizes()
         self.lineages: list[Lineage] = []
+        if index:
+            self.use(index)
+
+    def use(self, index: TaskIndex) -> None:
+        """Sets the tasks to try skills on."""
+        self.index = index
         self._texts = {document.id: document for document in index.documents}
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
@@ -150,16 +156,40 @@ class SkillSource(EpisodeSource):
         for line in self.lineages:
             table, _, _, plain = self._tables(line)
             known = self._texts.get(line.source_task)
-            for i, reading in line.readings.items():
-                if reading.usable is None:
-                    continue
-                query = known.text if known else line.source_task
-                category = known.category if known else ""
-                key = self.bank.add(self.config.environment, line.source_task, reading.usable, query, category, origin)
-                for j, task in enumerate(line.tasks):
-                    without = plain[j].nanmean().item()
-                    for value in table[i, j][~table[i, j].isnan()].tolist():
-                        self.bank.record(key, task, value, None if without != without else without)
+            query, category = (known.text, known.category) if known else (line.source_task, "")
+            keep_skills(self.bank, self.config.environment, line, table, plain, query, category, origin)
+
+
+def keep_skills(
+    bank: SkillBank,
+    env: str,
+    line: Lineage,
+    table: torch.Tensor,
+    plain: torch.Tensor,
+    query: str,
+    category: str,
+    origin: dict[str, Any],
+) -> None:
+    """Stores a source's usable skills and what came of each.
+
+    Args:
+        bank: Where to.
+        env: Environment name.
+        line: The source.
+        table: Outcomes with a skill, shape (N, K, R).
+        plain: Outcomes without one, shape (K, R); NaN where there are none.
+        query: The source task's text.
+        category: The source task's category.
+        origin: Provenance.
+    """
+    for i, reading in line.readings.items():
+        if reading.usable is None:
+            continue
+        key = bank.add(env, line.source_task, reading.usable, query, category, origin)
+        for j, task in enumerate(line.tasks):
+            without = plain[j].nanmean().item()
+            for value in table[i, j][~table[i, j].isnan()].tolist():
+                bank.record(key, task, value, None if without != without else without)
 
 
 def source_order(tasks: Sequence[str], blocks: int, count: int, seed: int) -> list[str]:
@@ -169,8 +199,3 @@ def source_order(tasks: Sequence[str], blocks: int, count: int, seed: int) -> li
     while len(sources) < count:
         sources += [tasks[i] for i in torch.randperm(len(tasks), generator=generator).tolist()]
     return [task for task in sources[:count] for _ in range(blocks)]
-
-
-def open_bank(config: Any, folder: Path) -> SkillBank:
-    """Opens the run's skill bank."""
-    return SkillBank(config.skill_bank or folder / "skills.sqlite")
