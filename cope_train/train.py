@@ -20,6 +20,7 @@ from cope_gym.errors import InputError
 from cope_gym.evaluate import panels
 from cope_train.config import CoPEConfig
 from cope_train.models import resolve
+from cope_train.skills.trainer import SkillTrainer
 from cope_train.trainer import CoPETrainer
 
 
@@ -91,7 +92,8 @@ def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrain
     args.model_init_kwargs = _model_kwargs(args, model_args)
     tasks = select_tasks(args)
     panel = panels.load(args.eval_panel) if args.eval_panel else None
-    return CoPETrainer(
+    trainer = SkillTrainer if args.skills else CoPETrainer
+    return trainer(
         resolve(model_args.model_name_or_path),
         args,
         tasks,
