@@ -23,6 +23,9 @@ from cope_gym.keeper import Keeper
 from cope_gym.session import Action, Reply, Session, TaskInfo
 from cope_gym.transport import QUICK, Patience, Transport, check_protocol, encode
 
+FIRST_CONTACT = 5.0
+"""Seconds over which a server that has never answered is tried."""
+
 
 class Client:
     """A connection to one server, or to several that share the load.
@@ -221,7 +224,9 @@ class Client:
     def call(self, method: str, base: str, path: str, body: Any = None, **kwargs: Any) -> Any:
         """Makes one call of the protocol; see `Transport.call`."""
         if base not in self._checked:
-            check_protocol(base, self._transport.call("GET", base, "/health", patience=kwargs.get("patience")))
+            # An address that has never answered is more likely wrong than busy.
+            first = replace(self.patience, total=min(self.patience.total, FIRST_CONTACT))
+            check_protocol(base, self._transport.call("GET", base, "/health", patience=kwargs.get("patience", first)))
             self._checked.add(base)
         return self._transport.call(method, base, path, body, **kwargs)
 
