@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cope_gym.errors import InputError
-from cope_gym.evaluate import panels, policies
+from cope_gym.evaluate import panels, policies, report
+from cope_gym.evaluate.compare import compare as run_comparison
 from cope_gym.evaluate.protocols import published
 from cope_gym.evaluate.runner import Evaluation, conclude
 from cope_gym.evaluate.runner import evaluate as run_evaluation
@@ -145,6 +146,60 @@ def _table(result: Mapping[str, Any]) -> Table:
         interval = "–" if low is None else f"{low:.3f} to {high:.3f}"
         table.add_row(name, f"{estimate['value']:.3f}", interval, str(estimate["tasks"]))
     return table
+
+
+def view(
+    paths: Annotated[list[str], typer.Argument(help="Run, evaluation or trajectory file, each PATH or LABEL=PATH.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("view.html"),
+    title: Annotated[str, typer.Option(help="Of the page.")] = "",
+    show_protected: Annotated[
+        bool, typer.Option("--show-protected", help="Also messages that a benchmark asks to keep out of plain text.")
+    ] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Writes one HTML file with episodes to read, side by side where runs share tasks."""
+    report.view(paths, out, title, show_protected)
+    console.print(f"Open {out.resolve().as_uri()}", soft_wrap=True)
+    if browser:
+        typer.launch(str(out))
+
+
+def compare(
+    arms: Annotated[list[str], typer.Argument(help="NAME=FOLDER[,FOLDER…], the first is the reference.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("comparison"),
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept partial results.")] = False,
+) -> None:
+    """Compares methods over seeds: table, plots and one page."""
+    table = run_comparison(arms, out, allow_partial)
+    shown = Table(
+        "arm", "seeds", "success", "score", "± over seeds", "minus reference", "p (tasks)", title=table["panel"]
+    )
+    differences = {row["b"]: row for row in table["comparisons"] if row["measure"] == "success"}
+    for i, row in enumerate(table["arms"]):
+        shown.add_row(*_arm_cells(row, differences.get(i)))
+    console.print(shown)
+    console.print(f"Look at it: {(out / 'comparison.html').resolve().as_uri()}", soft_wrap=True)
+
+
+def _arm_cells(row: Mapping[str, Any], difference: Mapping[str, Any] | None) -> list[str]:
+    spread = row["seed_deviation"]["success"]
+    cells = [row["label"], str(row["seeds"])]
+    cells += [_with_interval(row["metrics"][measure]) for measure in ("success", "score")]
+    cells.append("–" if spread is None else f"{spread:.3f}")
+    return cells + (
+        ["", ""]
+        if difference is None
+        else [_with_interval(difference["difference"], "+"), _p_value(difference["p_value"])]
+    )
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    return f"{value:{sign}.3f}" if low is None else f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
 
 
 @panel.command("list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -14,9 +14,9 @@ Points = list[tuple[int, float]]
 # Metric name → group; the first pattern that matches decides, and the order is that of the page.
 GROUPS = (
     ("Outcome", r"^(eval_)?(reward|success|score)$|^episodes/(success|score|reward)|^rewards?/|reward_std"),
-    ("Learning", r"^(loss|grad_norm|entropy|kl|learning_rate)|clip_ratio|gradient"),
     ("Forecasting", r"forecast|ensemble|observation_loss|^(af|te)[/_]"),
     ("Skills", r"skill|extract"),
+    ("Learning", r"^(loss|grad_norm|entropy|kl|learning_rate)|clip_ratio|gradient"),
     ("Episodes", r"^(eval_)?(episodes|turns|tokens|completions|truncated|invalid|no_action|failed)"),
     ("Sampling", r"^sampling|importance"),
     ("Seconds", r"seconds|_time|runtime|per_second"),
@@ -56,9 +56,13 @@ def charts(runs: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     for run, rows in runs.items():
         for name, points in series(rows).items():
             lines[name].append({"run": run, "points": points})
+    return [{"group": group_of(name), "name": name, "lines": lines[name]} for name in ordered(lines)]
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Returns metric names in the order of the page."""
     order = [group for group, _ in GROUPS[:-1]] + [_OTHER, GROUPS[-1][0]]
-    names = sorted(lines, key=lambda name: (order.index(group_of(name)), *_rank(name)))
-    return [{"group": group_of(name), "name": name, "lines": lines[name]} for name in names]
+    return sorted(names, key=lambda name: (order.index(group_of(name)), *_rank(name)))
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cope_gym import trajectory
 from cope_gym.errors import InputError
 from cope_gym.evaluate import curves, plots, runs, summary, viewer
 from cope_gym.evaluate.runs import Evaluated
 from cope_gym.evaluate.viewer import Page, Run
+from cope_gym.trajectory import Trajectory
 
 _MEASURES = ("success", "score")
 
@@ -52,12 +55,64 @@ def report(run_dir: str | Path, title: str = "") -> Path:
     return viewer.write(page, folder / "report.html")
 
 
+def view(paths: Sequence[str], out: Path, title: str = "", show_protected: bool = False) -> Path:
+    """Writes a page of episodes.
+
+    Args:
+        paths: `PATH` or `LABEL=PATH`; a path is a run, an evaluation, or a trajectory file.
+        out: HTML file.
+        title: Of the page; the first path by default.
+        show_protected: Also embed messages that their benchmark wants kept out of plain text.
+
+    Raises:
+        InputError: A path that holds no episodes.
+    """
+    evaluated: list[Evaluated] = []
+    others: list[Run] = []
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for given in paths:
+        label, _, name = given.rpartition("=")
+        path = Path(name)
+        found, episodes = _episodes(path, label)
+        evaluated += found
+        others += [Run(label or path.name.removesuffix(".jsonl"), episodes)] if episodes else []
+        if steps := runs.metrics(path):
+            rows[label or path.resolve().name] = steps
+    page = Page(
+        title=title or Path(paths[0].rpartition("=")[2]).resolve().name,
+        headline=summary.headline(evaluated) if evaluated else "",
+        subtitle=summary.subtitle(evaluated),
+        runs=[Run(one.label, one.episodes, one.result) for one in evaluated] + others,
+        tiles=summary.tiles(evaluated, [e for run in others for e in run.episodes], []) if evaluated else [],
+        curves=curves.charts(rows),
+        comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
+        facts=summary.facts(evaluated),
+        show_protected=show_protected,
+    )
+    return viewer.write(page, out)
+
+
+def _episodes(path: Path, label: str) -> tuple[list[Evaluated], list[Trajectory]]:
+    if path.is_file():
+        return [], runs.thin_tokens(list(trajectory.read(path)))
+    if runs.is_evaluation(path):
+        return [runs.evaluation(path, label)], []
+    evaluated, training = runs.evaluations(path), runs.training_episodes(path)
+    if not (evaluated or training):
+        raise InputError(
+            f"{path} holds no episodes; give a run, an evaluation folder or a trajectory file.", type="no_run"
+        )
+    if label:
+        evaluated = [replace(one, label=f"{label}, {one.label}") for one in evaluated]
+    return evaluated, training
+
+
 def against_first(count: int) -> list[tuple[int, int]]:
     """Pairs every run with the first."""
     return [(0, i) for i in range(1, count)]
 
 
-def _training(episodes: Sequence[Any]) -> list[Run]:
+def _training(episodes: Sequence[Trajectory]) -> list[Run]:
     return [Run("training", episodes)] if episodes else []
 
 

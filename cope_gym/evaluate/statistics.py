@@ -183,6 +183,49 @@ def paired(
     )
 
 
+def crossed(
+    seeds: Sequence[Mapping[str, float]],
+    minus: Sequence[Mapping[str, float]] = (),
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Mean over tasks and training seeds, resampling both; with `minus`, the difference of two methods.
+
+    Seeds of a method are drawn independently of the other's; tasks are drawn once for both, so they stay paired.
+    With few seeds the interval is somewhat too narrow, as any bootstrap of few units is.
+
+    Args:
+        seeds: Per-task means of each seed.
+        minus: The same of the method that is taken off.
+        confidence: Coverage of the interval.
+        resamples: Bootstrap resamples.
+        seed: Seed of the resampling.
+
+    Raises:
+        ValueError: The seeds share no task.
+    """
+    everyone = [*seeds, *minus]
+    tasks = [task for task in everyone[0] if all(task in means for means in everyone)]
+    if not tasks:
+        raise ValueError("the runs share no task; compare runs of the same panel")
+    generator = np.random.default_rng(seed)
+    columns = generator.multinomial(len(tasks), [1 / len(tasks)] * len(tasks), size=resamples) / len(tasks)
+    value, differences = 0.0, np.zeros(resamples)
+    for sign, group in ((1.0, seeds), (-1.0, minus)):
+        if group:
+            table = np.asarray([[means[task] for task in tasks] for means in group], dtype=np.float64)
+            rows = generator.multinomial(len(group), [1 / len(group)] * len(group), size=resamples) / len(group)
+            value += sign * float(table.mean())
+            differences = differences + sign * np.einsum("rs,st,rt->r", rows, table, columns, optimize=True)
+    if len(tasks) < 2:
+        return Estimate(value, None, None, len(tasks), "none")
+    tail = (1.0 - confidence) / 2.0
+    low, high = (float(q) for q in np.quantile(differences, [tail, 1.0 - tail]))
+    return Estimate(value, low, high, len(tasks), "bootstrap over tasks and seeds")
+
+
 def sign_flip_p(gaps: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> float:
     """Two-sided p-value of "the sign of each difference is a coin toss"; exact for up to 12 non-zero differences."""
     moved = np.asarray([gap for gap in gaps if gap != 0.0], dtype=np.float64)

@@ -122,11 +122,12 @@ def _metric_tile(
 ) -> dict[str, str]:
     estimate = last.result["metrics"][metric]
     low, high = estimate["low"], estimate["high"]
-    note = "" if low is None else f"{_show(low, unit)} to {_show(high, unit)}"
+    note = "" if low is None else f"95 %: {_show(low, unit)} to {_show(high, unit)}"
     tile = {"label": label, "value": _show(estimate["value"], unit, True), "note": note}
     if first:
         change = estimate["value"] - first.result["metrics"][metric]["value"]
         tile["change"] = (f"{100 * change:+.1f}" if unit else f"{change:+.2f}").replace("-", "−")
+        tile["since"] = f"since {first.label}"
         tile["direction"] = "up" if change * good > 0 else "down" if change * good < 0 else ""
     return tile
 
@@ -144,7 +145,7 @@ def _training_tile(training: Sequence[Trajectory], rows: Sequence[Mapping[str, A
     return {
         "label": "Training",
         "value": _count(steps, "step"),
-        "note": f"{time}, {_count(len(training), 'episode')} recorded",
+        "note": f"{time}, {_count(len(training), 'episode')} to read",
     }
 
 

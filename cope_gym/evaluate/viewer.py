@@ -51,7 +51,7 @@ class Page:
         headline: One sentence: what came out.
         subtitle: One line under it.
         runs: The runs.
-        tiles: `{"label", "value", "note", "change"?, "direction"?}` each.
+        tiles: `{"label", "value", "note"}` each, and `change`, `since`, `direction` where there is a reference.
         curves: `{"group", "name", "lines": [{"run", "points": [[step, value]]}]}` each.
         comparisons: `{"a", "b", "measure", …}` with indices into `runs` and the fields of `statistics.Paired`.
         facts: Name → text, for the last section.

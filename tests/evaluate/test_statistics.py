@@ -124,3 +124,30 @@ def test_sampled_permutation_test_agrees_with_the_exact_one(monkeypatch: pytest.
 def test_runs_without_a_common_task_cannot_be_compared() -> None:
     with pytest.raises(ValueError, match="share no task"):
         stats.paired({"a": [1.0]}, {"b": [1.0]})
+
+
+def test_crossed_bootstrap_of_one_seed_is_the_one_over_tasks() -> None:
+    means = {f"t{i}": i / 19 for i in range(20)}
+    one, plain = stats.crossed([means]), stats.estimate(list(means.values()))
+    assert one.value == pytest.approx(plain.value)
+    assert (one.low, one.high) == (pytest.approx(plain.low, abs=0.02), pytest.approx(plain.high, abs=0.02))
+
+
+def test_crossed_bootstrap_counts_seeds_and_not_only_tasks() -> None:
+    # 200 tasks agree within a seed, seeds differ: all the uncertainty is between seeds, 0, ½ and 1.
+    seeds = [dict.fromkeys(map(str, range(200)), level) for level in (0.0, 0.5, 1.0)]
+    result = stats.crossed(seeds)
+    assert result.value == pytest.approx(0.5)
+    # The mean of three draws is 0 with probability 1/27 > 2.5 %, so the interval reaches the ends.
+    assert (result.low, result.high) == (0.0, pytest.approx(1.0))
+    assert width(stats.estimate([0.5] * 200)) == 0.0
+
+
+def test_crossed_difference_keeps_tasks_paired() -> None:
+    # Tasks differ wildly, methods by exactly 0.1 on each: pairing leaves no uncertainty.
+    hard = {f"t{i}": (i % 7) / 10 for i in range(30)}
+    better = {task: value + 0.1 for task, value in hard.items()}
+    result = stats.crossed([better, better], [hard, hard])
+    assert (result.value, result.low, result.high) == (pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.1))
+    with pytest.raises(ValueError, match="share no task"):
+        stats.crossed([{"a": 1.0}], [{"b": 1.0}])

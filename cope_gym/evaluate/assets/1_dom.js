@@ -29,6 +29,7 @@ function number(value, digits = 3) {
 }
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 const signed = (value, digits = 2) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(digits)}`;
+const runStep = (label, step) => (step === null || label === `step ${step}` ? label : `${label} · step ${step}`);
 const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 // Splits text at a list of [start, end, class] ranges that do not overlap.

@@ -27,12 +27,12 @@ function smooth(points) {
 
 const W = 340, H = 148, LEFT = 38, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
-// lines: [{name, colour, points: [[x, y], …]}]
+// lines: [{colour, points: [[x, y], …], band: [[x, low, high], …] or undefined}]
 function curve(name, lines) {
-  const all = lines.flatMap((line) => line.points);
+  const all = lines.flatMap((line) => [...line.points, ...(line.band || []).flatMap(([x, low, high]) => [[x, low], [x, high]])]);
   let [x0, x1] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
   let [y0, y1] = [Math.min(...all.map((p) => p[1])), Math.max(...all.map((p) => p[1]))];
-  if (y0 === y1) [y0, y1] = [y0 - Math.max(0.5, Math.abs(y0) / 10), y1 + Math.max(0.5, Math.abs(y1) / 10)];
+  if (y0 === y1) [y0, y1] = [y0 - (Math.abs(y0) / 2 || 0.5), y1 + (Math.abs(y1) / 2 || 0.5)];
   if (y0 > 0 && y0 < 0.4 * y1) y0 = 0;
   if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1];
   const X = (v) => LEFT + ((W - LEFT - RIGHT) * (v - x0)) / (x1 - x0);
@@ -49,6 +49,7 @@ function curve(name, lines) {
   }
   for (const line of lines) {
     const long = line.points.length > 24;
+    if (line.band) plot.append(s("path", { d: `${path(line.band.map(([x, low]) => [x, low]))}L${path(line.band.map(([x, , high]) => [x, high]).reverse()).slice(1)}Z`, fill: line.colour, opacity: 0.13 }));
     plot.append(s("path", { d: path(line.points), fill: "none", stroke: line.colour, "stroke-width": long ? 1 : 2, opacity: long ? 0.3 : 1, "stroke-linejoin": "round" }));
     if (long) plot.append(s("path", { d: path(smooth(line.points)), fill: "none", stroke: line.colour, "stroke-width": 2, "stroke-linejoin": "round" }));
     if (line.points.length < 13) for (const p of line.points) plot.append(s("circle", { cx: X(p[0]), cy: Y(p[1]), r: 2.6, fill: line.colour }));

@@ -17,7 +17,8 @@ function tile(of) {
   return h("div", { class: "tile" },
     h("div", { class: "label" }, of.label),
     h("div", { class: "value" }, of.value),
-    h("div", { class: "note" }, of.change ? h("span", { class: of.direction }, `${of.change} `) : null, of.note));
+    of.change ? h("div", { class: "note" }, h("span", { class: of.direction }, of.change), ` ${of.since}`) : null,
+    h("div", { class: "note" }, of.note));
 }
 
 function section(title, hint, ...content) {
@@ -26,8 +27,8 @@ function section(title, hint, ...content) {
 
 function withInterval(estimate, show, colour, low, high) {
   if (!estimate) return "–";
-  const interval = estimate.low === null ? "" : `${show(estimate.low)} to ${show(estimate.high)}`;
-  return [colour ? intervalBar(estimate, colour, low, high) : null, show(estimate.value), h("span", { class: "interval" }, interval)];
+  const interval = estimate.low === null ? "" : `${show(estimate.low).replace(" %", "")} to ${show(estimate.high)}`;
+  return [colour ? intervalBar(estimate, colour, low, high) : null, h("span", { class: "est" }, show(estimate.value), h("span", { class: "interval" }, interval))];
 }
 
 function evaluationTable() {
@@ -90,9 +91,9 @@ function comparisonTable() {
   const rows = INDEX.comparisons.map((c) => h("tr", {},
     h("td", {}, `${INDEX.runs[c.b].label} − ${INDEX.runs[c.a].label}`),
     h("td", {}, c.measure),
-    h("td", {}, intervalBar(c.difference, c.difference.value < 0 ? "var(--failed)" : "var(--solved)", -widest, widest, 150), points(c.difference.value), " points",
-      h("span", { class: "interval" }, c.difference.low === null ? "" : `${points(c.difference.low)} to ${points(c.difference.high)}`)),
-    h("td", { class: "r" }, number(c.p_value, 2)),
+    h("td", {}, intervalBar(c.difference, c.difference.value < 0 ? "var(--failed)" : "var(--solved)", -widest, widest, 170),
+      h("span", { class: "est" }, points(c.difference.value), " points", h("span", { class: "interval" }, c.difference.low === null ? "" : `${points(c.difference.low)} to ${points(c.difference.high)}`))),
+    h("td", { class: "r" }, c.p_value < 0.001 ? "< 0.001" : number(c.p_value, 2)),
     h("td", { class: "r" }, `${c.better} / ${c.equal} / ${c.worse}`)));
   const head = ["Comparison", "Measure", "Difference", "p", "better / equal / worse"];
   return section("Paired by task", "Both runs on the same tasks, so what differs between tasks cancels. p: sign-flip permutation test over tasks.",
@@ -102,12 +103,12 @@ function comparisonTable() {
 function learning() {
   const names = [...new Set(INDEX.curves.flatMap((chart) => chart.lines.map((line) => line.run)))];
   const tint = new Map(names.map((name, i) => [name, colour(i)]));
-  const block = section("Learning curves", "One point a training step; with many steps the bold line is smoothed. Point at a curve to read it.");
+  const block = section("Learning curves", "One point a training step; with many steps the bold line is smoothed, and with several seeds the shade is their range. Point at a curve to read it.");
   if (names.length > 1) block.append(h("div", { class: "legend" }, names.map((name) => h("span", {}, h("span", { class: "swatch", style: `background:${tint.get(name)}` }), name))));
   for (const group of new Set(INDEX.curves.map((chart) => chart.group))) {
     const charts = INDEX.curves.filter((chart) => chart.group === group);
     block.append(h("h3", {}, group), h("div", { class: "curves" },
-      charts.map((chart) => curve(chart.name, chart.lines.map((line) => ({ colour: tint.get(line.run), points: line.points }))))));
+      charts.map((chart) => curve(chart.name, chart.lines.map((line) => ({ colour: tint.get(line.run), points: line.points, band: line.band }))))));
   }
   return block;
 }

@@ -73,13 +73,12 @@ function drawRows() {
 function row(i, at) {
   const of = INDEX.episodes;
   const outcome = OUTCOMES[of.outcome[i]];
-  const step = of.step[i] === null ? "" : ` · step ${of.step[i]}`;
   const bits = INDEX.flags.filter((_, bit) => (of.flags[i] >> bit) & 1).length;
   return h("button", { class: "item", role: "listitem", style: `top:${at * ROW}px`, "data-episode": i, "aria-current": i === current ? "true" : null, onclick: () => open(i) },
     h("span", { class: `sign is-${outcome}`, title: outcome }, SIGNS[outcome]),
     h("span", { class: "task" }, of.task[i]),
     h("span", { class: "score", title: "score" }, outcome === "error" ? "–" : number(of.score[i], 2)),
-    h("span", { class: "meta" }, `${INDEX.runs[of.run[i]].label}${step} · #${of.sample[i]} · ${plural(of.turns[i], "turn")}`),
+    h("span", { class: "meta" }, `${runStep(INDEX.runs[of.run[i]].label, of.step[i])} · #${of.sample[i]} · ${plural(of.turns[i], "turn")}`),
     bits ? h("span", { class: "flags", title: "Signs of format drift" }, "⚑") : null);
 }
 

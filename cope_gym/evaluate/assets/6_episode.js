@@ -44,12 +44,12 @@ function bar(e, layers) {
   const of = INDEX.episodes;
   const outcome = OUTCOMES[of.outcome[current]];
   const others = rivals(current);
-  const name = (j) => `${SIGNS[OUTCOMES[of.outcome[j]]]} ${INDEX.runs[of.run[j]].label}${of.step[j] === null ? "" : ` step ${of.step[j]}`} #${of.sample[j]}`;
+  const name = (j) => `${SIGNS[OUTCOMES[of.outcome[j]]]} ${runStep(INDEX.runs[of.run[j]].label, of.step[j])} #${of.sample[j]}`;
   const compare = others.length ? h("select", { "aria-label": "Compare with", id: "beside", onchange: (event) => ((beside = Number(event.target.value)), open(current)) },
     h("option", { value: -1 }, "Side by side with …"), others.slice(0, 300).map((j) => h("option", { value: j, selected: j === beside }, name(j)))) : null;
   const overlay = layers.length > 1 ? h("select", { "aria-label": "Token overlay", id: "layer", onchange: (event) => ((layer = event.target.value), drawEpisode()) },
     layers.map((key) => h("option", { value: key, selected: key === layer }, key === "messages" ? "Messages" : `Tokens: ${LAYERS[key].name}`))) : null;
-  const about = [INDEX.runs[of.run[current]].label, e.policy && e.policy !== INDEX.runs[of.run[current]].label ? e.policy : null, of.step[current] === null ? null : `step ${of.step[current]}`, `sample ${e.sample}`, e.seed === null ? null : `seed ${e.seed}`,
+  const about = [runStep(INDEX.runs[of.run[current]].label, of.step[current]), e.policy && e.policy !== INDEX.runs[of.run[current]].label ? e.policy : null, `sample ${e.sample}`, e.seed === null ? null : `seed ${e.seed}`,
     plural(e.turns.length, "turn"), e.turns.some((t) => t.tokens) ? plural(e.turns.reduce((sum, t) => sum + t.tokens, 0), "token") : null];
   return h("div", { class: "bar" },
     h("div", { class: "line" }, h("span", { class: `badge ${outcome}` }, `${SIGNS[outcome]} ${outcome}`), h("h2", {}, e.task_id),

@@ -32,7 +32,7 @@ function tokenColumn(e) {
   const ends = [of.paint(-most, most), of.paint(most, most)];
   return [
     h("div", { class: "scale" }, of.explain[0], h("i", { style: `background:linear-gradient(90deg, ${layer === "advantages" ? ends[0] : "transparent"}, transparent 50%, ${ends[1]}); border:1px solid var(--line)` }), of.explain[1],
-      layer === "mask" ? null : `largest ${number(most)}`, record.ids.length > count ? ` · first ${count.toLocaleString("en")} of ${plural(record.ids.length, "token")}` : null),
+      h("span", {}, layer === "mask" ? "" : `(largest ${number(most)})`), record.ids.length > count ? `first ${count.toLocaleString("en")} of ${plural(record.ids.length, "token")}` : null),
     box,
   ];
 }
