@@ -60,7 +60,7 @@ class SciWorldAdapter(Adapter):
 
     def metadata(self) -> dict[str, Any]:
         """See the base class."""
-        flags = [*jvm.FLAGS, f"-Xmx{self._heap_mb}m"]
+        flags = [*jvm.FLAGS, *jvm.heap_flags(self._heap_mb)]
         return {
             "adapter_version": "1",
             "versions": {**jvm.versions(), "java": self._shared.version},

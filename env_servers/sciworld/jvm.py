@@ -252,11 +252,16 @@ def _cause(error: Any) -> str:
     return str(error.java_exception.toString())
 
 
+def heap_flags(heap_mb: int) -> list[str]:
+    """Returns the bound, with a young generation that is small and fixed: else it swells and shrinks with each run."""
+    return [f"-Xmx{heap_mb}m", f"-Xmn{min(48, heap_mb // 3)}m"]
+
+
 def _launch(java: str, heap_mb: int) -> tuple[subprocess.Popen[bytes], int, str]:
     """Starts a gateway that only holders of its token may use and that ends with this process."""
     jar = simulator_jar()
     classes = os.pathsep.join([str(py4j.find_jar_path()), str(jar)])
-    command = [java, *FLAGS, f"-Xmx{heap_mb}m", "-cp", classes, "py4j.GatewayServer"]
+    command = [java, *FLAGS, *heap_flags(heap_mb), "-cp", classes, "py4j.GatewayServer"]
     try:
         process = subprocess.Popen(
             [*command, "--die-on-broken-pipe", "--enable-auth", "0"],
