@@ -28,7 +28,7 @@ class Connection:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def request(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
         """Returns status and body of a reply.
 
         Raises:
@@ -37,7 +37,8 @@ class Connection:
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         content = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
+        key = f"Idempotency-Key: {key}\r\n" if key else ""
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}{key}Content-Length: {len(content)}\r\n\r\n"
         self._writer.write(head.encode() + content)
         return await self._reply(self._reader)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 async def drive(
-    url: str, token: str | None, env: str, sessions: int, actions: Sequence[Any], task_ids: Sequence[str] = ()
+    url: str,
+    token: str | None,
+    env: str,
+    sessions: int,
+    actions: Sequence[Any],
+    task_ids: Sequence[str] = (),
+    look: Callable[[], None] = lambda: None,
 ) -> Load:
     """Plays the actions in many sessions at once, all of them started before the first step.
 
@@ -66,10 +72,11 @@ async def drive(
         sessions: How many.
         actions: What each plays; an episode that ends early starts no other.
         task_ids: Tasks, one a session in turn; by default the service picks.
+        look: Called after the last step, while all sessions are still open.
     """
     load = Load(sessions)
     creating = asyncio.Semaphore(_CREATING)
-    ready = asyncio.Barrier(sessions + 1)
+    ready, looked = asyncio.Barrier(sessions + 1), asyncio.Event()
 
     async def run(number: int) -> None:
         connection = Connection(url, token)
@@ -80,6 +87,7 @@ async def drive(
             if name is not None:
                 await _play(connection, load, name, actions)
             await ready.wait()
+            await looked.wait()
             if name is not None:
                 await connection.request("DELETE", f"/v1/sessions/{name}")
         finally:
@@ -90,6 +98,8 @@ async def drive(
     began = time.perf_counter()
     await ready.wait()
     load.seconds = time.perf_counter() - began
+    look()
+    looked.set()
     await asyncio.gather(*runs)
     return load
 

@@ -23,6 +23,15 @@ def group_rss() -> dict[int, int]:
     return total
 
 
+def process_rss(pid: int) -> int:
+    """Returns the resident bytes of one process."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
 def available() -> float:
     """Returns the bytes that can still be had without swapping."""
     try:

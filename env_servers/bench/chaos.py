@@ -1,0 +1,196 @@
+"""Plays episodes while workers are killed and replies get lost, and compares with an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from env_servers.bench.client import Connection
+from env_servers.bench.serving import Served, serving
+
+_TRIES = 50
+Transcript = list[tuple[Any, str, float, bool, bool]]
+
+
+@dataclass
+class Chaos:
+    """What happened.
+
+    Attributes:
+        env: Benchmark.
+        episodes: Episodes played in each run.
+        steps: Steps of the disturbed run.
+        kills: Workers killed while they held live sessions.
+        kills_in_step: Of these, killed while a step was in execution.
+        dropped: Replies that got lost.
+        lost: Episodes that ended with an error, with its type.
+        doubled: Episodes with more steps than actions sent.
+        different: Episodes that came out differently.
+    """
+
+    env: str
+    episodes: int
+    steps: int = 0
+    kills: int = 0
+    kills_in_step: int = 0
+    dropped: int = 0
+    lost: list[str] = field(default_factory=list[str])
+    doubled: int = 0
+    different: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was lost, doubled or changed."""
+        return not (self.lost or self.doubled or self.different)
+
+    def sentence(self) -> str:
+        """Returns the outcome as one line."""
+        return (
+            f"{self.env}: {self.episodes} episodes, {self.steps} steps; {self.kills} workers killed on live sessions, "
+            f"{self.kills_in_step} of them in mid-step; {self.dropped} replies lost -> {len(self.lost)} episodes lost "
+            f"{self.lost or ''}, {self.doubled} doubled, {self.different} different"
+        )
+
+
+@dataclass
+class _Run:
+    """One of the two runs."""
+
+    served: Served
+    result: Chaos
+    drop: float
+    steps: int
+    chance: random.Random
+    in_step: int = 0
+    live: int = 0
+    done: int = 0
+
+    async def episode(self, task_id: str, seed: int) -> Transcript:
+        """Plays a gold path; returns the transcript as the service tells it."""
+        connection = _Lossy(self.served, self.chance, self.drop, self.result)
+        try:
+            gold = f"/v1/envs/{self.result.env}/gold?task_id={quote(task_id, safe='')}"
+            solution: list[Any] = (await connection.request("GET", gold))["actions"] or []
+            actions = solution[: self.steps]
+            body = {"env": self.result.env, "task_id": task_id, "seed": seed, "max_steps": self.steps}
+            session = await connection.request("POST", "/v1/sessions", body, key=f"{task_id}-{seed}")
+            self.live += 1
+            try:
+                sent = await self._play(connection, session, actions)
+            finally:
+                self.live -= 1
+            told = await connection.request("POST", f"/v1/sessions/{session['session_id']}/attach", {})
+            await connection.request("DELETE", f"/v1/sessions/{session['session_id']}")
+            self.result.doubled += told["step_index"] != sent
+            return [
+                (turn["action"], turn["observation"], turn["reward"], turn["terminated"], turn["truncated"])
+                for turn in told["transcript"]
+            ]
+        finally:
+            self.done += 1
+            connection.close()
+
+    async def _play(self, connection: _Lossy, session: dict[str, Any], actions: list[Any]) -> int:
+        for index, action in enumerate(actions):
+            self.in_step += 1
+            try:
+                path = f"/v1/sessions/{session['session_id']}/step"
+                reply = await connection.request("POST", path, {"step_index": index, "action": action})
+            finally:
+                self.in_step -= 1
+            self.result.steps += 1
+            if reply["terminated"] or reply["truncated"]:
+                return index + 1
+        return len(actions)
+
+    async def kill_some(self, number: int, episodes: int) -> None:
+        """Kills workers, spread over the run."""
+        for kill in range(number):
+            while self.done < episodes * (kill + 0.5) / (number + 1) or not self.live:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(self.chance.uniform(0, 0.05))
+            # The first worker answers questions only and holds no session.
+            workers = self.served.workers()[1:]
+            if workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.chance.choice(workers), signal.SIGKILL)
+                    self.result.kills += 1
+                    self.result.kills_in_step += self.in_step > 0
+
+
+class _Lossy:
+    """A client that loses replies and asks again, as the protocol lets it."""
+
+    def __init__(self, served: Served, chance: random.Random, drop: float, result: Chaos) -> None:
+        self._served, self._chance, self._drop, self._result = served, chance, drop, result
+        self._connection = Connection(served.url, served.token)
+
+    async def request(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
+        """Returns the reply.
+
+        Raises:
+            RuntimeError: The service refused; the message is the problem's type.
+        """
+        for _ in range(_TRIES):
+            status, document = await self._connection.request(method, path, body, key)
+            if self._chance.random() < self._drop and status < 300:
+                self._result.dropped += 1
+                self.close()
+                self._connection = Connection(self._served.url, self._served.token)
+                continue
+            if status < 300:
+                return document
+            if not document["retryable"]:
+                raise RuntimeError(document["type"])
+            await asyncio.sleep(0.5)
+        raise RuntimeError("retries used up")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+
+def run(env: str, episodes: int, kills: int, drop: float, steps: int, parallel: int) -> Chaos:
+    """Plays both runs.
+
+    Raises:
+        RuntimeError: The service did not start.
+    """
+    calm, wild = Chaos(env, episodes), Chaos(env, episodes)
+    with serving(["--env", env, "--max-sessions", str(4 * parallel)]) as served:
+        expected = asyncio.run(_run(served, calm, 0.0, steps, parallel, 0))
+    with serving(["--env", env, "--max-sessions", str(4 * parallel)]) as served:
+        found = asyncio.run(_run(served, wild, drop, steps, parallel, kills))
+    wild.lost += calm.lost
+    wild.different = sum(a != b for a, b in zip(expected, found, strict=True))
+    return wild
+
+
+async def _run(served: Served, result: Chaos, drop: float, steps: int, parallel: int, kills: int) -> list[Any]:
+    run = _Run(served, result, drop, steps, random.Random(0))
+    connection = Connection(served.url, served.token)
+    _, listed = await connection.request("GET", f"/v1/envs/{result.env}/tasks?limit=100000")
+    connection.close()
+    stride = max(1, len(listed["tasks"]) // result.episodes)
+    tasks = [task["id"] for task in listed["tasks"][::stride]]
+    room = asyncio.Semaphore(parallel)
+
+    async def one(number: int) -> Transcript | None:
+        async with room:
+            try:
+                return await run.episode(tasks[number % len(tasks)], number)
+            except RuntimeError as error:
+                result.lost.append(str(error))
+                return None
+
+    killer = asyncio.create_task(run.kill_some(kills, result.episodes))
+    transcripts = await asyncio.gather(*(one(number) for number in range(result.episodes)))
+    killer.cancel()
+    await asyncio.gather(killer, return_exceptions=True)
+    return transcripts
