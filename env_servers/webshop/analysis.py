@@ -42,7 +42,7 @@ def tokenize(text: str) -> list[str]:
     return terms
 
 
-@functools.lru_cache(maxsize=200_000)
+@functools.lru_cache(maxsize=20_000)
 def _term(word: str) -> str:
     """Returns the index term of one word, "" for a stop word."""
     if word.endswith(_POSSESSIVE):

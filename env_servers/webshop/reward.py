@@ -106,7 +106,7 @@ def _text(wanted: Wanted) -> str:
     return wanted if isinstance(wanted, str) else str(wanted)
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=1024)
 def _colour(option: Wanted) -> Wanted:
     """Returns the colour word in a value. For a pair only an element that *is* a colour word counts, as published."""
     return next((colour for colour in _COLOURS if colour in option), option)
@@ -140,14 +140,14 @@ def _similar(one: Wanted, other: str) -> bool:
     return token_set_ratio(_text(one), other) > _SIMILAR
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=1024)
 def token_set_ratio(one: str, other: str) -> int:
     """Thefuzz 0.19's measure; later releases part words at underscores too, which moves scores over the threshold."""
     left, right = _plain(one), _plain(other)
     return round(fuzz.token_set_ratio(left, right)) if left and right else 0
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=1024)
 def _plain(text: str) -> str:
     kept = re.sub(r"[\u0080-\u00ff]", "", text)
     return re.sub(r"\W", " ", kept).lower().strip()

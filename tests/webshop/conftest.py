@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from webshop_kit import build_official
 
+from env_servers.install import cache_home
 from env_servers.webshop.adapter import WebShopAdapter
 from env_servers.webshop.store import Catalogue
 
@@ -27,8 +28,11 @@ def official(official_folder: Path) -> Iterator[Catalogue]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own, in which the default catalogue is generated."""
+    """A cache folder of the tests' own for catalogues; installed environments are those of the machine."""
     folder = tmp_path_factory.mktemp("home")
+    environments = cache_home() / "envs"
+    environments.mkdir(parents=True, exist_ok=True)
+    (folder / "envs").symlink_to(environments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COPE_HOME", str(folder))
         yield folder
