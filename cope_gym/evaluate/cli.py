@@ -56,7 +56,11 @@ def evaluate(
     if allow_partial:
         result = conclude(folder, allow_partial=True)
     else:
-        result = _play(chosen, policy, folder, pairs(set), samples, seed, concurrency, max_turns, base_url)
+        try:
+            result = _play(chosen, policy, folder, pairs(set), samples, seed, concurrency, max_turns, base_url)
+        except KeyboardInterrupt:
+            console.print("Interrupted. What was played is kept; the same command continues.")
+            raise
     console.print(_table(result))
     console.print(f"Result: {folder / 'result.json'}   Look at it: cope view {folder}")
     if result["errors"]:
@@ -82,7 +86,8 @@ def _play(
     service = Service(chosen.env, connect(chosen.env, base_url), admissible)
     rules = service.rules(max_turns)
     protocol = published(chosen.env, rules.max_turns)
-    sampling = {"temperature": protocol.temperature, "max_tokens": protocol.max_tokens}
+    tokens = protocol.max_tokens
+    sampling = {"temperature": protocol.temperature, "max_tokens": tokens, "max_turn_tokens": tokens}
     spec = policies.PolicySpec("", chosen.env, service.gold, settings, sampling)
     with closing(policies.make(policy, spec)) as player:
         evaluation = Evaluation(

@@ -97,14 +97,11 @@ def _panel(axis: Any, chart: Mapping[str, Any], names: Sequence[str]) -> None:
             )
 
 
-def smooth(values: Sequence[float], weight: float = 0.75) -> list[float]:
-    """Exponential moving average, as in the HTML report."""
-    smoothed: list[float] = []
-    mean = values[0]
-    for value in values:
-        mean = weight * mean + (1 - weight) * value
-        smoothed.append(mean)
-    return smoothed
+def smooth(values: Sequence[float]) -> list[float]:
+    """Centred moving average, as in the HTML report: a trailing one would lag behind the points."""
+    reach = max(2, round(len(values) / 20))
+    windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
 
 
 def intervals(measures: Mapping[str, Sequence[Bar]], path: Path) -> Path:

@@ -97,7 +97,7 @@ class PolicySpec:
         env: Short environment name.
         gold: Gives the gold actions of a task with options, or `None` where the benchmark has none.
         settings: Further settings, e.g. `temperature`; a factory refuses those that it does not know.
-        protocol: `temperature` and `max_tokens` of the benchmark's published protocol; `take` prefers them to a
+        protocol: `temperature`, `max_tokens` … of the benchmark's published protocol; `take` prefers them to a
             factory's own defaults.
     """
 

@@ -20,9 +20,13 @@ function ticks(low, high, count = 3) {
   return found;
 }
 
+// Centred mean: a trailing one would lag behind the points.
 function smooth(points) {
-  let mean = points[0][1];
-  return points.map(([x, y]) => [x, (mean = 0.75 * mean + 0.25 * y)]);
+  const reach = Math.max(2, Math.round(points.length / 20));
+  return points.map(([x], i) => {
+    const near = points.slice(Math.max(0, i - reach), i + reach + 1);
+    return [x, near.reduce((sum, p) => sum + p[1], 0) / near.length];
+  });
 }
 
 const W = 340, H = 148, LEFT = 38, RIGHT = 8, TOP = 10, BOTTOM = 20;

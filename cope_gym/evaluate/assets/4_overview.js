@@ -33,7 +33,8 @@ function withInterval(estimate, show, colour, low, high) {
 
 function evaluationTable() {
   const runs = INDEX.runs.map((run, i) => [run, i]).filter(([run]) => run.metrics);
-  const ks = [...new Set(runs.flatMap(([run]) => Object.keys(run.metrics).filter((name) => name.startsWith("pass"))))];
+  const k = Math.max(...runs.flatMap(([run]) => Object.keys(run.metrics).map((name) => Number(/^pass@(\d+)$/.exec(name)?.[1] ?? 0))));
+  const ks = k ? [`pass@${k}`, `pass^${k}`] : []; // the others are in result.json
   const body = h("tbody", {});
   const draw = () => {
     body.replaceChildren();
@@ -44,13 +45,14 @@ function evaluationTable() {
   };
   draw();
   const head = ["Run", "Success", "Score", ...ks, "Turns", "Invalid", "Episodes"];
-  const table = h("table", {}, h("thead", {}, h("tr", {}, head.map((text, i) => h("th", { class: i > 2 ? "r" : null, title: MEANING[text] }, text)))), body);
+  const table = h("table", {}, h("thead", {}, h("tr", {}, head.map((text, i) => h("th", { class: i > 2 ? "r" : null, title: MEANING[text.replace(/\d+/, "k")] }, text)))), body);
   return section("Evaluation", "Success and score are means over tasks; the bar is the 95 % interval, resampled by task, so episodes of one task count as one. Open a row for its categories.",
     h("div", { class: "card scroll" }, table));
 }
 
 const MEANING = {
   Success: "The benchmark calls the episode solved", Score: "The benchmark's score, 0 to 1",
+  "pass@k": "At least one of k episodes succeeds", "pass^k": "All of k episodes succeed",
   Turns: "Mean turns an episode", Invalid: "Share of turns that the benchmark could not execute",
   Episodes: "Episodes that count; infrastructure errors are listed apart",
 };
