@@ -20,7 +20,7 @@ from weakref import WeakSet, finalize
 
 from cope_gym.errors import CopeError, InfrastructureError, InputError, LostSession, from_problem
 from cope_gym.keeper import Keeper
-from cope_gym.session import Action, Reply, Session, TaskInfo
+from cope_gym.session import Action, Reply, Session, TaskInfo, start_request
 from cope_gym.transport import QUICK, Patience, Transport, check_protocol, encode
 
 FIRST_CONTACT = 5.0
@@ -121,10 +121,7 @@ class Client:
             InputError: Unknown environment, task, split or option; the message has near names.
             InfrastructureError: No server, no room, or no worker, after the client's patience.
         """
-        asked = {"env": env, "task_id": task_id, "split": split, "seed": seed, "max_steps": max_steps}
-        body: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        if options:
-            body["options"] = dict(options)
+        body = start_request(env, task_id, split, seed, options, max_steps)
         key = uuid4().hex
         started = time.monotonic()
         attempt = 0
@@ -242,9 +239,7 @@ class Client:
         """Ends a session; see `Session.close`."""
         self._keeper.forget(session.id)
         try:
-            self._transport.call(
-                "DELETE", session.base_url, f"/v1/sessions/{session.id}", key=uuid4().hex, patience=QUICK
-            )
+            self._transport.call("DELETE", session.base_url, session.path, key=uuid4().hex, patience=QUICK)
         except InfrastructureError:
             return  # its lease ends it
 
@@ -256,8 +251,7 @@ class Client:
             self._keeper.forget(session.id)
             if session.base_url not in dead:
                 try:
-                    path = f"/v1/sessions/{session.id}"
-                    self._transport.call("DELETE", session.base_url, path, key=uuid4().hex, patience=QUICK)
+                    self._transport.call("DELETE", session.base_url, session.path, key=uuid4().hex, patience=QUICK)
                 except CopeError:
                     dead.add(session.base_url)
         self._keeper.join(2.0)

@@ -61,12 +61,13 @@ class TaskInfo:
     category: str
 
 
-class Session:
-    """One running episode. Not for several threads at once; a client's sessions are independent of each other.
+class SessionState:
+    """What a client knows of an episode; how it is stepped is the business of `Session` and `aio.AsyncSession`.
 
     Attributes:
         id: The service's id; `Client.resume(id)` finds the episode again after a crash.
         base_url: The server that runs it.
+        epoch: Which attachment this is; a later one supersedes it.
         env: Short environment name.
         task_id: The task, also where the seed picked it.
         split: The task's split.
@@ -79,8 +80,7 @@ class Session:
         transcript: Steps so far as the service recorded them; only after `resume`.
     """
 
-    def __init__(self, client: Client, base_url: str, data: Mapping[str, Any]) -> None:
-        self._client = client
+    def __init__(self, base_url: str, data: Mapping[str, Any]) -> None:
         self.base_url = base_url
         self.id: str = data["session_id"]
         self.epoch: int = data["epoch"]
@@ -95,6 +95,23 @@ class Session:
         self.transcript: list[dict[str, Any]] = data.get("transcript", [])
         self.reply = Reply.read(data)
 
+    @property
+    def path(self) -> str:
+        """Its route."""
+        return f"/v1/sessions/{self.id}"
+
+    def request(self, action: Action) -> dict[str, Any]:
+        """Returns the body of the next step."""
+        return {"step_index": self.reply.step_index, "action": action, "epoch": self.epoch}
+
+
+class Session(SessionState):
+    """One running episode. Not for several threads at once; a client's sessions are independent of each other."""
+
+    def __init__(self, client: Client, base_url: str, data: Mapping[str, Any]) -> None:
+        super().__init__(base_url, data)
+        self._client = client
+
     def step(self, action: Action) -> Reply:
         """Executes one action exactly once, whatever happens to the connection.
 
@@ -102,22 +119,28 @@ class Session:
             SessionError: The episode is over, or another client has taken it.
             InfrastructureError: The service failed; no reward stands for that.
         """
-        self.reply = Reply.read(self._client.call("POST", self.base_url, f"{self._path}/step", self.request(action)))
+        self.reply = Reply.read(self._client.call("POST", self.base_url, f"{self.path}/step", self.request(action)))
         return self.reply
-
-    def request(self, action: Action) -> dict[str, Any]:
-        """Returns the body of the next step."""
-        return {"step_index": self.reply.step_index, "action": action, "epoch": self.epoch}
 
     def fork(self) -> Session:
         """Returns a second session in the same state; from here on the two are independent."""
-        data = self._client.call("POST", self.base_url, f"{self._path}/fork", key=uuid4().hex)
+        data = self._client.call("POST", self.base_url, f"{self.path}/fork", key=uuid4().hex)
         return self._client.adopt(self.base_url, data)
 
     def close(self) -> None:
         """Frees the session; harmless when it is already gone, or its server."""
         self._client.release(self)
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/sessions/{self.id}"
+
+def start_request(
+    env: str,
+    task_id: str | None,
+    split: str | None,
+    seed: int | None,
+    options: Mapping[str, Any] | None,
+    max_steps: int | None,
+) -> dict[str, Any]:
+    """Returns the body that starts an episode, without what was not asked for."""
+    asked: dict[str, Any] = {"env": env, "task_id": task_id, "split": split, "seed": seed, "max_steps": max_steps}
+    asked["options"] = dict(options) if options else None
+    return {name: value for name, value in asked.items() if value is not None}
