@@ -1,0 +1,42 @@
+"""The engine's own solutions win: every task, in a training and in a test variation, with `easy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sciworld_kit import AdapterWorker
+
+from env_servers.sciworld import tasks
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+EASY = {"simplifications": "easy"}
+
+
+def lost(python: Path, ids: Sequence[str]) -> list[str]:
+    """Plays gold paths in a worker of its own and returns what went wrong."""
+    problems: list[str] = []
+    with AdapterWorker(python) as worker:
+        for task_id in ids:
+            reply = worker.start("gold", task_id, EASY)
+            total = 0.0
+            for action in worker.call("gold", task_id=task_id, options=EASY):
+                reply = worker.step("gold", action)
+                total += reply["reward"]
+                if reply["terminated"]:
+                    break
+            won = reply["terminated"] and reply["info"]["success"] and reply["info"]["score"] == 1.0
+            if not won or abs(total - 1.0) > 1e-9:
+                problems.append(f"{task_id}: score {reply['info']['raw_score']}, sum of rewards {total}")
+            worker.end("gold")
+    return problems
+
+
+def test_gold_paths_win_in_every_task(sciworld_python: Path) -> None:
+    ids = [f"{name}/{variation}" for name, count in tasks.VARIATIONS.items() for variation in (0, count - 1)]
+    with ThreadPoolExecutor(2) as pool:
+        halves = pool.map(lost, [sciworld_python] * 2, [ids[::2], ids[1::2]])
+        assert [problem for half in halves for problem in half] == []
