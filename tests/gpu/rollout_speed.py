@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument("--objectives", action="store_true", help="Forecasting and temporal ensemble on.")
     options = parser.parse_args()
 
-    tasks = [t.id for t in cope_gym.tasks("sciworld", split="train") if t.category in ("find-living-thing", "boil")]
+    tasks = [
+        t.id for t in cope_gym.tasks("sciworld", split="train").infos if t.category in ("find-living-thing", "boil")
+    ]
     args = CoPEConfig(
         output_dir=options.out,
         environment="sciworld",

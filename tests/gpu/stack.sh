@@ -25,7 +25,7 @@ unpack)
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$target/site" "$target"/.wheels/*.whl ;;
 env)
   target=$(cd "${2:?TARGET}" && pwd)
-  echo "export PYTHONPATH=$PWD:$target/site VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1"
+  echo "export PATH=$target/site/bin:$PATH PYTHONPATH=$PWD:$target/site VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1"
   echo "export PIP_NO_INDEX=1 PIP_FIND_LINKS=$target/.wheels COPE_HOME=$target/cope HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=4" ;;
 *) sed -n 2,6p "$0"; exit 2 ;;
 esac
