@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from env_servers.adapter import Adapter, AdapterError, Episode, Facts, StepResult, Task
-from env_servers.alfworld import engine, generator, planner, tasks, textworld_patch
+from env_servers.alfworld import engine, generator, tasks, textworld_patch
 from env_servers.alfworld.data import games_file
 from env_servers.alfworld.game import Game
 
@@ -49,7 +48,6 @@ class ALFWorldAdapter(Adapter):
         seed = _number("generator_seed", self.settings.get("generator_seed", 0), 0, 2**31)
         self._catalogue = tasks.Catalogue(Path(str(self.settings.get("data", games_file()))), count, seed)
         self._pool = engine.Pool()
-        self._solve = lru_cache(maxsize=512)(_solution)
 
     def metadata(self) -> Dict[str, Any]:
         """See the base class."""
@@ -77,10 +75,9 @@ class ALFWorldAdapter(Adapter):
         return ALFWorldEpisode(self._pool, game, admissible, banner)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
-        """See the base class: the game's own walkthrough, or for a generated game the planner's."""
+        """See the base class."""
         _refuse_unknown(options, _OPTIONS, "option")
-        found = self._solve(self._catalogue.game(task_id).in_style(_style(options)))
-        return None if found is None else list(found)
+        return list(self._catalogue.game(task_id).in_style(_style(options)).walkthrough) or None
 
     def close(self) -> None:
         """See the base class."""
@@ -103,7 +100,7 @@ class ALFWorldEpisode(Episode):
         self.first.info.update(
             game=f"{game.folder}/{game.trial}",
             task_description=game.sentence,
-            walkthrough_length=len(game.walkthrough) or None,
+            walkthrough_length=len(game.walkthrough),
         )
 
     def step(self, action: Any) -> StepResult:
@@ -135,10 +132,6 @@ class ALFWorldEpisode(Episode):
         if self._admissible:
             info["admissible_actions"] = [] if turn.won else list(turn.commands)
         return StepResult(text, reward, turn.won, False, info)
-
-
-def _solution(game: Game) -> Optional[Tuple[str, ...]]:
-    return game.walkthrough or planner.solve(game)
 
 
 def _without_banner(text: str) -> str:

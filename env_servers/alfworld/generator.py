@@ -1,8 +1,9 @@
 """Makes fresh games of all six task types, without any download. Imported in the benchmark's process only.
 
 A game is a function of seed and number alone. Its domain, grammar, goals, task sentences and the tables of what fits
-where are the installed alfworld package's; the rooms are ours. Every game can be won by the way it is built: what the
-task asks for is there, reachable, and not yet where it shall go (a test has the planner win them).
+where are the installed alfworld package's; the rooms are ours. Every game can be won by the way it is built: what
+the task asks for is there, reachable, and not yet where it shall go. Its walkthrough is read off the scene (TextWorld's
+own planner takes up to half a minute for a kitchen).
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -48,7 +49,7 @@ def category(number: int) -> str:
 
 
 def generate(seed: str, number: int) -> Game:
-    """Returns the game of a seed (any text) and number, without its walkthrough: `planner.solve` finds one."""
+    """Returns the game of a seed (any text) and number."""
     rng = random.Random(f"alfworld generator {VERSION}:{seed}:{number}")
     kind = category(number)
     room = rng.choice(_ROOMS_OF[kind])
@@ -64,7 +65,7 @@ def generate(seed: str, number: int) -> Game:
         trial=f"trial_G{number:06d}",
         sentence=template.format(**words),
         problem=_problem(scene, goal, f"generated_{number}"),
-        walkthrough=(),
+        walkthrough=tuple(_Walk(scene).win(goal)),
         domain=domain,
         grammar=grammar,
     )
@@ -153,6 +154,73 @@ def _new_name(rng: random.Random, kind: str, taken: dict[str, str]) -> str:
         name = f"{kind[:-5] if basin else kind}_bar__{'_bar__'.join(spots)}{f'_bar_{kind}' if basin else ''}"
         if name not in taken:
             return name
+
+
+def _names(scene: _Scene) -> dict[str, str]:
+    """Returns what the package calls each entity in a game: type and number, the last of its kind being number 1."""
+    names: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for one in sorted([*scene.receptacles, *scene.objects], key=str.lower, reverse=True):
+        kind = (scene.receptacles.get(one) or scene.objects[one]).lower()
+        counts[kind] = counts.get(kind, 0) + 1
+        names[one] = f"{kind} {counts[kind]}"
+    return names
+
+
+class _Walk:
+    """Walks through a scene and writes down the commands."""
+
+    def __init__(self, scene: _Scene) -> None:
+        self._scene = scene
+        self._names = _names(scene)
+        self._commands: list[str] = []
+        self._here = ""
+        self._opened: set[str] = set()
+
+    def win(self, goal: _Goal) -> list[str]:
+        """Returns commands that reach the goal."""
+        wanted = [one for one, kind in self._scene.objects.items() if kind == goal.item]
+        if goal.lamp:
+            self._take(wanted[0])
+            lamp = self._first(self._scene.objects, goal.lamp)
+            self._go(self._scene.places[lamp])
+            self._do("use {}", lamp)
+            return self._commands
+        target = self._first(self._scene.receptacles, goal.target)
+        for one in wanted[: 2 if goal.kind == "pick_two_obj_and_place" else 1]:
+            self._take(one)
+            self._treat(one, goal)
+            self._visit(target)
+            self._do("move {} to {}", one, target)
+        return self._commands
+
+    def _take(self, one: str) -> None:
+        self._visit(self._scene.places[one])
+        self._do("take {} from {}", one, self._here)
+
+    def _treat(self, one: str, goal: _Goal) -> None:
+        if goal.kind in _TREATMENT:
+            verb = goal.kind.split("_")[1]
+            self._go(self._first(self._scene.receptacles, _TREATMENT[goal.kind][1]))
+            self._do(verb + " {} with {}", one, self._here)
+
+    def _visit(self, receptacle: str) -> None:
+        self._go(receptacle)
+        if self._scene.receptacles[receptacle] in _OPENABLE and receptacle not in self._opened:
+            self._opened.add(receptacle)
+            self._do("open {}", receptacle)
+
+    def _go(self, receptacle: str) -> None:
+        if receptacle != self._here:
+            self._here = receptacle
+            self._do("go to {}", receptacle)
+
+    def _do(self, command: str, *entities: str) -> None:
+        self._commands.append(command.format(*(self._names[one] for one in entities)))
+
+    @staticmethod
+    def _first(among: dict[str, str], kind: str) -> str:
+        return next(one for one, its in among.items() if its == kind)
 
 
 def _problem(scene: _Scene, goal: _Goal, name: str) -> str:

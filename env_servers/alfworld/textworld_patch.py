@@ -56,27 +56,16 @@ def forget_facts() -> None:
         table.clear()
 
 
-def planner_input(domain: str, problem: str) -> str:
-    """Returns the problem in the form that the planner searches in; see `_pddl2sas`."""
-    return _translate(domain, problem, True)[1]
-
-
 def _pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:
-    if optimize:
-        # Needed by the planner only, which no episode asks: half of the time of a load saved.
-        return None, ""
-    return _cached_translation(domain, problem)
+    # The second translation is for the planner, which no episode asks: half of the time of a load saved.
+    return (None, "") if optimize else _translation(domain, problem)
 
 
 @lru_cache(maxsize=TRANSLATIONS)
-def _cached_translation(domain: str, problem: str) -> tuple[Any, str]:
-    return _translate(domain, problem, False)
-
-
-def _translate(domain: str, problem: str, optimize: bool) -> tuple[Any, str]:
+def _translation(domain: str, problem: str) -> tuple[Any, str]:
     arguments, output = sys.argv, sys.stdout
     try:
-        return _stock_pddl2sas(domain, problem, optimize=optimize)
+        return _stock_pddl2sas(domain, problem)
     finally:
         sys.argv, sys.stdout = arguments, output
 
