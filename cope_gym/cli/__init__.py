@@ -32,9 +32,9 @@ def build() -> typer.Typer:
     app.callback()(_options)
     for command in (browse.envs, browse.tasks, play.play, check.check, doctor.doctor):
         app.command()(command)
-    for name, function in (("eval", "evaluate"), ("view", "view"), ("compare", "compare")):
-        if hasattr(evaluation, function):
-            app.command(name)(getattr(evaluation, function))
+    app.command("eval")(evaluation.evaluate)
+    app.command()(evaluation.view)
+    app.command()(evaluation.compare)
     app.add_typer(evaluation.panel, name="panel")
     app.add_typer(skills.skills, name="skills")
     app.add_typer(skills.retrieval, name="retrieval")
