@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cope_gym.errors import InputError
+from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.objective_passes import PassOptions
 from cope_train.objectives.branches import BranchOptions
 from cope_train.objectives.forecasting import ForecastOptions
@@ -56,6 +57,11 @@ class ObjectiveConfig:
     observation_coef: float = knob(0.0, "c_OBS, coefficient of the cross-entropy on observations; 0 is off.")
     observation_cap: int | None = knob(None, "Learn only the first so many tokens of an observation.")
 
+    # The ideas as rewards
+    idea_rewards: list[str] | None = knob(
+        None, "Rewards beside the task's own: `forecast_reward`, `ensemble_reward`; their weights in reward_weights."
+    )
+
     # How they are computed
     pack_branches: bool = knob(True, "Run branches in one sequence with their trajectory, where the model can.")
     pack_max_length: int | None = knob(None, "Longest such sequence; longer ones run branch by branch.")
@@ -82,6 +88,10 @@ class ObjectiveConfig:
             raise InputError(
                 "the temporal ensemble compares policy turns: set forecast_layout to policy, or ensemble to false",
                 type="bad_option",
+            )
+        if unknown := set(self.idea_rewards or []) - set(IDEA_REWARDS):
+            raise InputError(
+                f"idea_rewards are {', '.join(IDEA_REWARDS)}, not {', '.join(sorted(unknown))}", type="bad_option"
             )
         if min(self.forecast_coef, self.observation_coef) < 0 or self.branch_batch_size < 1:
             raise InputError("coefficients must not be negative, branch_batch_size must be ≥ 1", type="bad_option")

@@ -23,10 +23,12 @@ from cope_train.drift import DriftGuard
 from cope_train.episodes import EpisodeSource, MakeEnv, record, reward_function
 from cope_train.evaluation import evaluate_panel
 from cope_train.generation import check_backend
+from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.metrics import rollout_metrics
 from cope_train.objective_mixin import ObjectivesMixin
 from cope_train.objective_terms import Objectives
 from cope_train.objectives.chat import ChatPieces
+from cope_train.objectives.records import Record
 from cope_train.rollout.driver import Episode
 from cope_train.rollout.template import ChatTemplate
 from cope_train.run_folder import MetricsFile, trajectories_file, with_tokens, write_episodes
@@ -78,12 +80,13 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         check_backend(args)
         check_batch(args, len(tasks))
         name = model if isinstance(model, str) else model.config.name_or_path
+        ideas = [IDEA_REWARDS[idea](self.records) for idea in args.idea_rewards or []]
         super().__init__(
             model=model,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": list(tasks)}),
             eval_dataset=Dataset.from_dict({"prompt": list(panel.task_ids)}) if panel else None,
-            reward_funcs=[reward_function(args.reward)],
+            reward_funcs=[reward_function(args.reward), *ideas],
             rollout_func=lambda prompts, trainer: self.source(prompts, trainer),
             processing_class=processing_class or AutoTokenizer.from_pretrained(name),
             **kwargs,
@@ -92,6 +95,8 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         self.folder = Path(args.output_dir)
         template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)
         self.source = self._make_source(args, template, Path(name).name, make_env, system_prompt)
+        for idea in ideas:
+            idea.bind(self)
         if args.any_objective:
             self.objectives = Objectives(self, ChatPieces.probe(self.processing_class, args.chat_template_kwargs))
         if args.forecast and args.forecast_separate_step:
@@ -116,11 +121,15 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
             batch["advantages"] = advantages.to(batch["advantages"])
         self._exclude_failed(batch, episodes)
         if self.objectives:
-            first = self.accelerator.process_index * len(episodes)
-            groups = [str((first + i) // self.num_generations) for i in range(len(episodes))]
-            batch["samples"] = self.objectives.samples([record(e, g) for e, g in zip(episodes, groups, strict=True)])
+            batch["samples"] = self.objectives.samples(self.records())
         self._report(episodes, batch)
         return batch
+
+    def records(self) -> list[Record]:
+        """Returns this rank's episodes of the last rollout as the objectives see them."""
+        episodes = self.source.episodes
+        first = self.accelerator.process_index * len(episodes)
+        return [record(e, str((first + i) // self.num_generations)) for i, e in enumerate(episodes)]
 
     def _exclude_failed(self, batch: dict[str, Any], episodes: list[Episode]) -> None:
         """Keeps failed rows out of means over rows; TRL's own masks keep them out of everything else."""

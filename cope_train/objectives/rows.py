@@ -137,6 +137,7 @@ class CoverTokens(Tokens):
         member: Source index of every member row.
         owner: Covered position that a member row speaks of, ascending.
         won: Whether the position's trajectory was a success.
+        turn: Turn of every position, in one trajectory its true index.
         actions: Action tokens of all trajectories, covered or not.
         mismatched: Candidates that are no members because their ids differ.
         members: Members in all, counted per turn.
@@ -146,6 +147,7 @@ class CoverTokens(Tokens):
     member: list[int] = field(default_factory=list[int])
     owner: list[int] = field(default_factory=list[int])
     won: list[bool] = field(default_factory=list[bool])
+    turn: list[int] = field(default_factory=list[int])
     actions: int = 0
     mismatched: int = 0
     members: int = 0
@@ -181,6 +183,7 @@ def _add_cover(tokens: CoverTokens, record: Record, cover: Cover, first: int, br
         tokens.owner += [len(tokens)] * len(starts)
         tokens.add(first, record.ids, [position])
         tokens.won.append(record.success)
+        tokens.turn.append(cover.turn)
 
 
 def covered_count(record: Record, branches: Sequence[Branch]) -> int:

@@ -11,6 +11,7 @@ from datasets import Dataset
 from objectives_kit import Say, episode, make_tokenizer, tiny_model
 from trl import GRPOConfig, GRPOTrainer
 
+from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.objective_config import ObjectiveConfig
 from cope_train.objective_mixin import ObjectivesMixin
 from cope_train.objective_terms import Objectives
@@ -109,15 +110,18 @@ class Scripted(ObjectivesMixin):
 
     def __init__(self, model: Any, args: JointConfig, groups: dict[str, list[Record]], **kwargs: Any) -> None:
         self.groups, self.records = groups, []
+        ideas = [IDEA_REWARDS[name](lambda: self.records) for name in kwargs.pop("ideas", ())]
         super().__init__(
             model,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": list(groups)}),
-            reward_funcs=[won],
+            reward_funcs=[won, *ideas],
             rollout_func=self.play,
             processing_class=TOKENIZER,
             **kwargs,
         )
+        for idea in ideas:
+            idea.bind(self)
         if args.any_objective:
             self.objectives = Objectives(self, CHAT)
             if args.forecast_separate_step:
@@ -155,11 +159,13 @@ def train(
     groups: dict[str, list[Record]] | None = None,
     model: str = "llama",
     peft: Any = None,
+    ideas: tuple[str, ...] = (),
     **changes: Any,
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], Any]:
     """Trains and returns the weights, the log and the trainer."""
     args = JointConfig(output_dir=str(folder), **options(**changes))
-    trainer = kind(tiny_model(model), args, GROUPS if groups is None else groups, peft_config=peft)
+    more = {"ideas": ideas} if ideas else {}
+    trainer = kind(tiny_model(model), args, GROUPS if groups is None else groups, peft_config=peft, **more)
     trainer.train()
     weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     return weights, [entry for entry in trainer.state.log_history if "loss" in entry], trainer

@@ -15,14 +15,17 @@ GROUPS = {
     "b": [script(10, i, i % 2 == 0) for i in range(4)],
 }
 
+MODES = {
+    "packed": FULL | {"max_steps": 2},
+    "unpacked": FULL | {"pack_branches": False, "branch_batch_size": 16},
+    "separate": FULL | {"forecast_separate_step": True, "ensemble": False, "observation_coef": 0.0},
+}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    mode, out = sys.argv[1:]
-    changes = {"per_device_train_batch_size": 4, "max_steps": 2, **FULL}
-    if mode == "separate":
-        changes |= {"forecast_separate_step": True, "ensemble": False, "observation_coef": 0.0}
-    if mode == "unpacked":
-        changes |= {"pack_branches": False, "branch_batch_size": 16}
-    weights, log, trainer = train(out, groups=GROUPS, **changes)
-    rank = os.environ.get("RANK", "0")
-    torch.save({"weights": weights, "log": log}, Path(out) / f"rank{rank}.pt")
+    folder = Path(sys.argv[1])
+    results = {}
+    for mode, changes in MODES.items():
+        weights, log, _ = train(folder, groups=GROUPS, per_device_train_batch_size=4, **changes)
+        results[mode] = {"weights": weights, "log": log}
+    torch.save(results, folder / f"rank{os.environ['RANK']}.pt")
