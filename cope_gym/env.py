@@ -92,8 +92,8 @@ class CopeEnv(gym.Env[str, Any]):
 
         Args:
             seed: Fixes this and all later episodes of this environment.
-            options: `task_id`, `split` and `max_steps` of this episode; whatever else it holds are options of the
-                benchmark, laid over those of the constructor.
+            options: `task_id` or `split` (in place of the constructor's) and `max_steps` of this episode; all else in it
+                are options of the benchmark, laid over those of the constructor.
 
         Raises:
             InputError: Unknown task, split or option; the message has near names.
@@ -102,13 +102,15 @@ class CopeEnv(gym.Env[str, Any]):
         self.close()
         asked = dict(options or {})
         asked.pop("reset_mask", None)
-        task_id = asked.pop("task_id", self.task_id)
+        task_id, split = asked.pop("task_id", None), asked.pop("split", None)
+        if task_id is None and split is None:
+            task_id, split = self.task_id, self.split
         self.session = self.client.create(
             self.name,
             task_id,
-            split=asked.pop("split", self.split if task_id == self.task_id else None),
+            split=split,
             max_steps=asked.pop("max_steps", self.max_steps),
-            seed=int(self.np_random.integers(2**31)) if seed is None else seed,
+            seed=int(self.np_random.integers(2**31) if seed is None else seed),
             options={**self.options, **asked},
         )
         self._last_action = None

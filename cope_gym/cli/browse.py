@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cope_gym.cli.common import BaseUrl, Env, Split, out
+from cope_gym.cli.common import BaseUrl, Env, Split, out, waiting
 from cope_gym.registration import IDS
 from cope_gym.server import connect, installed
 from cope_gym.tasklist import tasks as task_list
@@ -40,7 +40,8 @@ def tasks(
     base_url: BaseUrl = None,
 ) -> None:
     """List the tasks of a split."""
-    found = task_list(env, split, base_url=base_url)
+    with waiting(f"asking for the tasks of {env}"):
+        found = task_list(env, split, base_url=base_url)
     if as_json:
         for task in found.infos:
             out.print_json(json.dumps(vars(task)), indent=None)

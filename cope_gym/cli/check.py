@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cope_gym.cli.common import BaseUrl, Env, Options, out, progress
+from cope_gym.cli.common import BaseUrl, Env, Options, out, progress, waiting
 from cope_gym.client import Client, TaskInfo
 from cope_gym.errors import CopeError
 from cope_gym.evaluate.cli import pairs
@@ -49,7 +49,8 @@ def check(
     name = short_name(env)
     client = connect(name, base_url)
     options = pairs(option)
-    chosen = _named(client, name, task) if task else _sample(client, name, split, sample)
+    with waiting(f"asking for the tasks of {name}"):
+        chosen = _named(client, name, task) if task else _sample(client, name, split, sample)
     verdicts: list[Verdict] = []
     pool = ThreadPoolExecutor(jobs)
     try:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -28,3 +29,8 @@ def progress() -> Progress:
     """Returns a progress bar on stderr, so that stdout stays what was asked for."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=err)
+
+
+def waiting(what: str) -> Status:
+    """Returns a spinner for what may take a while, e.g. the start of a local server."""
+    return err.status(what)

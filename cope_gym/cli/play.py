@@ -10,11 +10,12 @@ from rich.columns import Columns
 from rich.markup import escape
 from rich.panel import Panel
 
-from cope_gym.cli.common import BaseUrl, Env, Options, Split, out
+from cope_gym.cli.common import BaseUrl, Env, Options, Split, out, waiting
 from cope_gym.env import CopeEnv
 from cope_gym.errors import InputError
 from cope_gym.evaluate.cli import pairs
 from cope_gym.server import connect
+from cope_gym.session import Session
 from cope_gym.tasklist import short_name
 
 HELP = """[bold]:actions[/] WORD   admissible actions, those that hold WORD
@@ -78,19 +79,23 @@ class Game:
         self._finish()
 
     @property
-    def _session(self) -> Any:
+    def _session(self) -> Session:
         return self._env.running()
 
     def _begin(self) -> None:
+        with waiting(f"starting {self._env.name}"):
+            self._reset()
+        session = self._session
+        title = f"{session.env} {session.task_id} ({session.split}), {session.max_steps} steps, :help for help"
+        out.print(Panel(escape(session.reply.observation), title=escape(title), title_align="left"))
+
+    def _reset(self) -> None:
         try:  # the list of actions costs time in some benchmarks, so it is an option there
             self._env.reset(seed=self._seed, options={"admissible_actions": True, **self._options})
         except InputError as error:
             if error.type != "bad_option" or "admissible_actions" not in str(error):
                 raise
             self._env.reset(seed=self._seed, options=self._options)
-        session = self._session
-        title = f"{session.env} {session.task_id} ({session.split}), {session.max_steps} steps, :help for help"
-        out.print(Panel(escape(session.reply.observation), title=escape(title), title_align="left"))
 
     def _act(self, action: str) -> None:
         try:

@@ -14,7 +14,20 @@ from tests.cli.conftest import Cope
 
 def test_help_names_every_command(cope: Cope) -> None:
     said = cope("--help").stdout
-    for command in ("envs", "tasks", "play", "check", "doctor", "eval", "view", "compare", "panel", "install", "serve", "train"):
+    for command in (
+        "envs",
+        "tasks",
+        "play",
+        "check",
+        "doctor",
+        "eval",
+        "view",
+        "compare",
+        "panel",
+        "install",
+        "serve",
+        "train",
+    ):
         assert f" {command} " in said
     assert cope("--version").stdout.startswith("cope-gym ")
 

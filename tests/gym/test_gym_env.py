@@ -67,6 +67,8 @@ def test_constructor_and_reset_options(client: Client) -> None:
     assert [step[3] for step in play(env, ["x", "x"])] == [False, True]
     _, info = env.reset(options={"task_id": "hall/train-1", "max_steps": 5})
     assert (info["task_id"], info["split"], info["max_steps"]) == ("hall/train-1", "train", 5)
+    _, info = env.reset(options={"split": "train"})
+    assert info["split"] == "train"
     _, info = CopeEnv("toy", client=client, split="test").reset(options={"task_id": "hall/train-1"})
     assert info["split"] == "train"
     env.close()
