@@ -2,8 +2,8 @@
 
 A game is a function of seed and number alone. Its domain, grammar, goals, task sentences and the tables of what fits
 where are the installed alfworld package's; the rooms are ours. Every game can be won by the way it is built: what
-the task asks for is there, reachable, and not yet where it shall go. Its walkthrough is read off the scene (TextWorld's
-own planner takes up to half a minute for a kitchen).
+the task asks for is there, reachable, and not yet where it shall go. Its walkthrough is read off the scene, because
+TextWorld's own planner takes up to half a minute for a kitchen.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -130,8 +130,11 @@ def write(path: Path, games: Iterable[tuple[str, Game]]) -> dict[str, int]:
             for split, game in _kept(path, counts):
                 _insert(db, split, game)
             db.executescript(_ORDER)
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
+        if counts:
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
+        else:
+            os.unlink(aside)
     except BaseException:
         os.unlink(aside)
         raise

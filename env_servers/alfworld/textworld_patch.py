@@ -29,7 +29,6 @@ from env_servers.alfworld.game import GameError
 TRANSLATIONS = 16
 """How many games' translations a process keeps, about 2 MB each."""
 
-_FACTS_KEPT = 20_000
 _ALLOWED = (
     *(ast.Expression, ast.Name, ast.Load, ast.Attribute, ast.Constant),
     *(ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.And),
@@ -50,10 +49,8 @@ def apply() -> None:
 
 
 def forget_facts() -> None:
-    """Drops TextWorld's table of all facts once it is large; facts compare by value, so nothing depends on it."""
-    table = mementos.core._memento_cache
-    if len(table) > _FACTS_KEPT:
-        table.clear()
+    """Empties TextWorld's table of all facts there ever were; facts compare by value, so nothing depends on it."""
+    mementos.core._memento_cache.clear()
 
 
 def _pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:

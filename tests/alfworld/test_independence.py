@@ -1,0 +1,106 @@
+"""Sessions of one process behave as if each had it for itself, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alfworld_kit import AdapterWorker, seen
+
+pytestmark = pytest.mark.engine
+
+SESSIONS: list[tuple[str, dict[str, Any]]] = [
+    ("generated/1", {"admissible_actions": True}),
+    ("generated/1", {"command_style": "put", "admissible_actions": True}),
+    ("generated/2", {"banner": False}),
+    ("generated/5", {"admissible_actions": True}),
+    ("generated/0", {}),
+    ("generated/1", {"admissible_actions": True}),
+]
+
+
+def script(worker: AdapterWorker, number: int) -> list[str]:
+    """Returns different commands for each session, equal tasks included."""
+    task_id, options = SESSIONS[number]
+    gold = worker.gold(task_id, options)
+    return ["look", *gold[: number % 3], "inventory", "nonsense", *gold[number % 3 : -1], "help", "look", "inventory"]
+
+
+@pytest.fixture(scope="module")
+def serial(worker: AdapterWorker) -> list[list[Any]]:
+    """Every session played alone."""
+    return [worker.play(task, script(worker, n), options) for n, (task, options) in enumerate(SESSIONS)]
+
+
+def interleaved(worker: AdapterWorker) -> list[list[Any]]:
+    """All sessions at once, in an order that changes from turn to turn."""
+    shown = [[seen(worker.start(f"i{n}", *session))] for n, session in enumerate(SESSIONS)]
+    scripts = [script(worker, n) for n in range(len(SESSIONS))]
+    for turn in range(max(map(len, scripts))):
+        for place in range(len(SESSIONS)):
+            n = (place * 5 + turn) % len(SESSIONS)
+            if turn < len(scripts[n]):
+                shown[n].append(seen(worker.step(f"i{n}", scripts[n][turn])))
+    for n in range(len(SESSIONS)):
+        worker.end(f"i{n}")
+    return shown
+
+
+def test_interleaved_sessions_equal_serial_ones(worker: AdapterWorker, serial: list[list[Any]]) -> None:
+    assert interleaved(worker) == serial
+    # Again, in environment objects that have played other games.
+    assert interleaved(worker) == serial
+    assert serial[0][0] == serial[5][0] and serial[0] != serial[5]
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_the_hash_seed_does_not_matter(
+    alfworld_python: Path, tmp_path: Path, serial: list[list[Any]], hash_seed: str
+) -> None:
+    with AdapterWorker(alfworld_python, hash_seed=hash_seed, data=str(tmp_path / "none")) as other:
+        chosen = (1, 3)
+        assert [other.play(SESSIONS[n][0], script(other, n), SESSIONS[n][1]) for n in chosen] == [
+            serial[n] for n in chosen
+        ]
+
+
+@pytest.fixture
+def own(alfworld_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdapterWorker]:
+    """A worker with a folder for temporary files, and a home, of its own."""
+    for name in ("tmp", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with AdapterWorker(alfworld_python, data=str(tmp_path / "none")) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_200_resets_do_not_grow(own: AdapterWorker, tmp_path: Path) -> None:
+    sizes: dict[int, dict[str, int]] = {}
+    for number in range(1, 201):
+        # Small rooms mostly, for the time that it takes; a kitchen every tenth.
+        task_id = f"generated/{6 * (number % 100) + (4 if number % 10 == 0 else 1)}"
+        own.start("s", task_id, {"admissible_actions": True})
+        own.step("s", "look")
+        own.end("s")
+        if number in (50, 200):
+            sizes[number] = usage(own.process.pid)
+    for what, before in sizes[50].items():
+        assert sizes[200][what] <= 1.03 * before, f"{what}: {before} → {sizes[200][what]}"
+    assert not os.listdir(tmp_path / "tmp")
+    assert not os.listdir(tmp_path / "home")
+
+
+def usage(pid: int) -> dict[str, int]:
+    root = Path(f"/proc/{pid}")
+    pages = int((root / "statm").read_text().split()[1])
+    return {
+        "memory": pages * os.sysconf("SC_PAGESIZE"),
+        "maps": len((root / "maps").read_text().splitlines()),
+        "descriptors": len(os.listdir(root / "fd")),
+        "threads": len(os.listdir(root / "task")),
+    }
