@@ -1,4 +1,4 @@
-"""Brings ALFWorld's games onto this machine: from a tree or archive that is already here, or by download.
+"""Brings ALFWorld's games onto this machine: `cope data import alfworld PATH`, or `download` for the release.
 
 Only game files are read (`<split>/<folder>/<trial>/game.tw-pddl`). Nothing is unpacked onto the disk, and no name in
 an archive is used as a path.
@@ -12,8 +12,9 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from env_servers.alfworld import game, store
 from env_servers.install import cache_home
@@ -31,6 +32,25 @@ class DataError(Exception):
 def games_file() -> Path:
     """Returns where the imported games are kept; it need not exist."""
     return cache_home() / "data" / "alfworld" / "games.sqlite"
+
+
+def import_data(source: str, *, report: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Imports games into the cache folder: `cope data import alfworld SOURCE`.
+
+    Args:
+        source: A folder or archive, or `download` for ALFWorld's release.
+        report: Is told of each stage.
+
+    Returns:
+        `file`, `splits` (games of each) and `notes` (sentences that the user should read).
+
+    Raises:
+        DataError: With the line that mends it.
+    """
+    if report is not None:
+        report(f"fetching {DOWNLOAD_URL}" if source == "download" else f"reading {source}")
+    counts = download() if source == "download" else import_tree(source)
+    return {"file": str(games_file()), "splits": counts, "notes": incomplete(counts)}
 
 
 def import_tree(path: str | Path, target: Path | None = None) -> dict[str, int]:

@@ -17,7 +17,7 @@ from env_servers.alfworld.game import Game, category_of
 from env_servers.alfworld.store import SPLITS, Store
 
 TEST_GAMES = 120
-_HOW_TO_IMPORT = "run `cope data import alfworld PATH` with ALFWorld's data, or `cope data download alfworld`"
+_HOW_TO_IMPORT = "run `cope data import alfworld PATH` with ALFWorld's data, or `… alfworld download`"
 
 
 class Catalogue:

@@ -30,7 +30,7 @@ def test_a_game_is_won_through_gymnasium(client: LocalClient) -> None:
     env = gym.make("cope/ALFWorld-v0", task_id="generated/0", options=options)
     check_env(env.unwrapped, skip_render_check=True)
     text, info = env.reset()
-    assert "Your task is to: put a pencil in sidetable." in text
+    assert "Your task is to: put some pencil on sidetable." in text
     assert info["category"] == "pick_and_place_simple"
     assert info["max_steps"] == 50
     rewards: list[float] = []

@@ -169,8 +169,13 @@ def test_a_download_is_imported(release: str, tmp_path: Path) -> None:
 
 
 def test_games_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COPE_HOME", str(tmp_path))
-    assert data.games_file() == tmp_path / "data" / "alfworld" / "games.sqlite"
+    monkeypatch.setenv("COPE_HOME", str(tmp_path / "home"))
+    put(tmp_path / "tree", "valid_unseen", NAME, "trial_0", content())
+    told: list[str] = []
+    found = data.import_data(str(tmp_path / "tree"), report=told.append)
+    file = tmp_path / "home" / "data" / "alfworld" / "games.sqlite"
+    assert (found["file"], found["splits"]) == (str(file), {"valid_unseen": 1})
+    assert file.is_file() and len(told) == len(found["notes"]) == 1
 
 
 def test_the_old_style_touches_commands_and_feedback_only() -> None:

@@ -171,9 +171,7 @@ def test_bad_options_are_named(official: AdapterWorker, options: dict[str, Any],
     assert says in caught.value.detail
 
 
-@pytest.mark.parametrize(
-    "settings", [{"generated_games": 0}, {"generated_games": "many"}, {"generator_seed": -1}, {"games": "here"}]
-)
+@pytest.mark.parametrize("settings", [{"generated_games": 0}, {"games": "here"}])
 def test_bad_settings_are_named(alfworld_python: Path, settings: dict[str, Any]) -> None:
     with AdapterWorker(alfworld_python, **settings) as worker, pytest.raises(AdapterFault, match="bad_option"):
         worker.call("hello")

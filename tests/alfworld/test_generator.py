@@ -50,7 +50,7 @@ def test_games_depend_on_seed_and_number_alone(alfworld_python: Path) -> None:
     assert made[0][:3] == [
         "pick_and_place_simple-Pencil-None-SideTable-390",
         "trial_G000000",
-        "put a pencil in sidetable",
+        "put some pencil on sidetable",
     ]
     others = generate(alfworld_python, "1 train", 300, "0")
     assert not {one[3] for one in made} & {one[3] for one in others}
