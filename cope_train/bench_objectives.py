@@ -1,0 +1,168 @@
+"""What forecasting and temporal ensemble cost: the update alone, against TRL's fused head, on random weights.
+
+    python -m cope_train.bench_objectives --turns 5 10 20 40 --json objectives.json
+
+Three arms on the same episodes: `stock` (log-probs and entropies of the policy's tokens by TRL's fused head, batch
+left-padded), `packed` and `unpacked` (the same and both objectives, every trajectory branched). No rollout, no
+optimizer: forward and backward of one micro-batch. The first passes, in which kernels are compiled, do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from trl.trainer.utils import add_fused_lm_head
+
+from cope_train.objective_passes import Hidden, Passes, PassOptions
+from cope_train.objectives.forecasting import forecast_loss
+from cope_train.objectives.projection import score
+from cope_train.objectives.records import ActionTurn, Branch, Record, Slot
+from cope_train.objectives.rows import Sample, cover_tokens, forecast_tokens, policy_tokens
+from cope_train.objectives.temporal_ensemble import mix_members, temporal_ensemble_kl, temporal_ensemble_loss
+
+# Tokens: first message, observation, turn (of which the last are the action block), cue, text between two forecasts.
+PROMPT, OBSERVATION, TURN, BLOCK, CUE, GLUE, HEADER = 500, 150, 60, 15, 39, 14, 4
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "vocab_size": 512},
+    "135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+             "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True},
+    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+             "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+}  # fmt: skip
+
+
+def make_sample(turns: int, horizon: int, vocabulary: int, rng: random.Random) -> Sample:
+    """An episode of random tokens with all its branches."""
+    ids = [rng.randrange(vocabulary) for _ in range(PROMPT)]
+    mask, actions = [0] * PROMPT, []
+    for t in range(turns):
+        prefix_end, start = len(ids) - HEADER, len(ids)
+        ids += [rng.randrange(vocabulary) for _ in range(TURN)]
+        mask += [1] * TURN
+        block = start + TURN - BLOCK
+        actions.append(ActionTurn(t, start, start + TURN, prefix_end, block, start + TURN, block + 2, start + TURN))
+        if t < turns - 1:
+            ids += [rng.randrange(vocabulary) for _ in range(OBSERVATION)]
+            mask += [0] * OBSERVATION
+    record = Record(ids, PROMPT, mask, tuple(actions), "g", success=True)
+    branches = [_branch(ids, actions[t : t + horizon], vocabulary, rng) for t in range(turns)]
+    return Sample(record, branches, 1.0, [True] * turns)
+
+
+def _branch(ids: list[int], targets: Sequence[ActionTurn], vocabulary: int, rng: random.Random) -> Branch:
+    tokens = [rng.randrange(vocabulary) for _ in range(CUE)]
+    mask, slots = [0] * CUE, []
+    for turn in targets:
+        start = len(tokens)
+        tokens += ids[turn.block_start : turn.block_end]
+        slots.append(Slot(turn.index, start + 2, len(tokens), start, len(tokens)))
+        mask += [1] * (len(tokens) - start)
+        if turn is not targets[-1]:
+            tokens += [rng.randrange(vocabulary) for _ in range(GLUE)]
+            mask += [0] * GLUE
+    return Branch(targets[0].index, targets[0].prefix_end, tokens, mask, [1.0] * len(tokens), tuple(slots))
+
+
+def stock_loss(model: Any, samples: Sequence[Sample], device: torch.device) -> torch.Tensor:
+    """Policy loss as TRL computes it: left-padded, fused head."""
+    width = max(len(s.record.ids) for s in samples)
+    rows = [([0] * (width - len(s.record.ids)), s.record) for s in samples]
+    ids = torch.tensor([pad + record.ids for pad, record in rows], device=device)
+    attention = torch.tensor([pad + [1] * len(record.ids) for pad, record in rows], device=device)
+    loss_mask = torch.tensor([pad + record.loss_mask for pad, record in rows], device=device)
+    labels = ids.masked_fill(loss_mask == 0, -100)
+    log_probs = model(input_ids=ids, attention_mask=attention, labels=labels, fused_lm_head=True).log_probs
+    return -log_probs.sum() / loss_mask.sum()
+
+
+def joint_loss(hidden: Hidden, samples: Sequence[Sample]) -> torch.Tensor:
+    """Policy, forecasting and ensemble terms from one set of hidden states."""
+    states, device = hidden.states, hidden.states.device
+    source, target = policy_tokens(samples, hidden.places)[0].tensors(device)
+    policy = -score(states[source], target, hidden.head).log_probs.mean()
+    learnt, _ = forecast_tokens(samples, hidden.places)
+    source, target = learnt.tensors(device)
+    weight = torch.tensor(learnt.weight, device=device)
+    forecast = forecast_loss(score(states[source], target, hidden.head).log_probs, weight, len(learnt))
+    covers = cover_tokens(samples, hidden.places)
+    source, target = covers.tensors(device)
+    member, owner = covers.member_tensors(device)
+    mixed = mix_members(states[member], owner, target, hidden.head)
+    kl, _ = temporal_ensemble_kl(states[source], hidden.head, target, mixed, 0.5)
+    return policy + 0.01 * forecast + 0.01 * temporal_ensemble_loss(kl, len(covers))
+
+
+def measure(step: Callable[[], torch.Tensor], model: Any, device: torch.device, repeats: int) -> dict[str, float]:
+    """Median seconds and peak memory of forward and backward."""
+    cuda = device.type == "cuda"
+    seconds: list[float] = []
+    for i in range(repeats + 2):
+        if i == 2 and cuda:
+            torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        loss = step()
+        loss.backward()
+        value = loss.item()
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+        model.zero_grad(set_to_none=True)
+    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else float("nan")
+    return {"seconds": statistics.median(seconds[2:]), "peak_gb": peak, "loss": value}
+
+
+def main() -> None:
+    """Runs all arms and prints one line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, nargs="+", default=[5, 10, 20, 40])
+    parser.add_argument("--arms", nargs="+", default=["stock", "packed", "unpacked"])
+    parser.add_argument("--shape", choices=SHAPES, default="135m")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--horizon", type=int, default=3)
+    parser.add_argument("--vary", type=float, default=0.0, help="Spread of episode lengths, 0 to 1.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=32768, **SHAPES[args.shape]))
+    model = model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).train()
+    if args.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    packed, unpacked = (Passes(model, device, 0, PassOptions(packed=on)) for on in (True, False))
+    vocabulary, results = SHAPES[args.shape]["vocab_size"], []
+    for turns in args.turns:
+        rng = random.Random(turns)
+        lengths = [max(1, round(turns * (1 - args.vary * rng.random()))) for _ in range(args.batch)]
+        samples = [make_sample(n, args.horizon, vocabulary, rng) for n in lengths]
+        arms: dict[str, Callable[[], torch.Tensor]] = {
+            "stock": lambda s=samples: stock_loss(model, s, device),
+            "packed": lambda s=samples: joint_loss(packed.packed(model, s), s),
+            "unpacked": lambda s=samples: joint_loss(unpacked.separate(model, s, unpacked.chunks(s)), s),
+        }
+        base = None
+        for arm in args.arms:
+            line = {"turns": turns, "arm": arm, **measure(arms[arm], model, device, args.repeats)}
+            base = line["seconds"] if arm == "stock" else base
+            line["ratio"] = line["seconds"] / base if base else float("nan")
+            results.append(line)
+            print(json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in line.items()}), flush=True)  # noqa: T201
+    if args.json:
+        args.json.write_text(json.dumps({"arguments": vars(args) | {"json": str(args.json)}, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
