@@ -1,4 +1,8 @@
-"""The engine's own solutions win: every task, in a training and in a test variation, with `easy`."""
+"""The engine's own solutions win: every task, in a training and in a test variation, with `easy`.
+
+`cope check sciworld` does the same over HTTP. The two genetics tasks cost as much as all others together, so here each
+is played in one variation only.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,12 @@ def lost(python: Path, ids: Sequence[str]) -> list[str]:
     return problems
 
 
+@pytest.mark.timeout(1800)
 def test_gold_paths_win_in_every_task(sciworld_python: Path) -> None:
     ids = [f"{name}/{variation}" for name, count in tasks.VARIATIONS.items() for variation in (0, count - 1)]
+    ids = [
+        one for one in ids if one not in ("mendelian-genetics-known-plant/119", "mendelian-genetics-unknown-plant/0")
+    ]
     with ThreadPoolExecutor(2) as pool:
         halves = pool.map(lost, [sciworld_python] * 2, [ids[::2], ids[1::2]])
         assert [problem for half in halves for problem in half] == []
