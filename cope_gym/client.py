@@ -59,6 +59,7 @@ class Client:
         self._checked: set[str] = set()
         finalize(self, self._keeper.stop).atexit = False
         _clients.add(self)
+        _close_at_exit()
 
     # What there is
 
@@ -325,5 +326,10 @@ def _close_when_process_ends(pid: int) -> None:
     util.Finalize(None, _close_all, exitpriority=10)
 
 
-atexit.register(_close_all)
+@cache
+def _close_at_exit() -> None:
+    """Registers after the first `finalize`, so that goodbyes are said before weakref's own exit handler runs."""
+    atexit.register(_close_all)
+
+
 os.register_at_fork(after_in_child=lambda: _each_client(Client.after_fork))

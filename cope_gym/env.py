@@ -92,8 +92,8 @@ class CopeEnv(gym.Env[str, Any]):
 
         Args:
             seed: Fixes this and all later episodes of this environment.
-            options: `task_id` or `split` (in place of the constructor's) and `max_steps` of this episode; all else in it
-                are options of the benchmark, laid over those of the constructor.
+            options: `task_id` or `split` (in place of the constructor's) and `max_steps` of this episode. All else in
+                it are options of the benchmark, laid over those of the constructor.
 
         Raises:
             InputError: Unknown task, split or option; the message has near names.

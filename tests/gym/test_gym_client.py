@@ -346,3 +346,10 @@ def test_a_plain_import_is_light() -> None:
     heavy, own = said.rsplit(" ", 1)
     assert heavy == "[]"
     assert float(own) < 0.5
+
+
+def test_a_process_ends_without_a_warning(address: Address) -> None:
+    env = {**os.environ, "URL": address.url, "TOKEN": address.token}
+    command = [sys.executable, "-X", "dev", "-c", CHILD.format(then="session.step('forward')")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
