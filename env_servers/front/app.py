@@ -6,7 +6,7 @@ import time
 
 from fastapi import FastAPI
 
-from env_servers.front import problem, routes_info, routes_sessions
+from env_servers.front import agentgym, openenv, problem, routes_info, routes_sessions
 from env_servers.front.gate import Gate
 from env_servers.front.service import Service
 
@@ -23,5 +23,7 @@ def build_app(service: Service) -> FastAPI:
     # Routes are tried in order, and nearly all requests are steps.
     app.include_router(routes_sessions.routes(service))
     app.include_router(routes_info.routes(service))
+    app.include_router(openenv.routes(service))
+    app.include_router(agentgym.routes(service))
     app.add_middleware(Gate, settings=service.settings, seen=seen)
     return app

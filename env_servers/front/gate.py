@@ -15,6 +15,7 @@ from env_servers.front.settings import FrontSettings
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 _ADDRESSES = 10_000
+_POLICY_VIOLATION = 1008
 
 
 class RateLimit:
@@ -76,7 +77,11 @@ class Gate:
             try:
                 body = await self._check(scope, receive)
             except ServiceError as error:
-                await problem.response(error)(scope, receive, sending)
+                if scope["type"] == "websocket":
+                    # Closing before accepting makes the handshake fail with 403.
+                    await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.type})
+                else:
+                    await problem.response(error)(scope, receive, sending)
             else:
                 await self._app(scope, body, sending)
         finally:
