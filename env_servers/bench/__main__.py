@@ -14,7 +14,7 @@ from rich.console import Console
 
 from env_servers.bench import chaos as chaos_run
 from env_servers.bench.load import Load, drive, percentile
-from env_servers.bench.serving import Served, serving
+from env_servers.bench.serving import Served, flags, serving
 
 app = typer.Typer(help="Measure the environment service.", no_args_is_help=True)
 
@@ -27,7 +27,7 @@ _HEAD = (
 
 @app.command()
 def service(
-    env: Annotated[str, typer.Option(help="Installed benchmark, or `sleep`.")] = "sleep",
+    env: Annotated[str, typer.Option(help="Installed benchmark, NAME=MODULE:CLASS, or `sleep`.")] = "sleep",
     sessions: Annotated[str, typer.Option(help="Sessions at a time, separated by commas.")] = "512,2048,4096",
     steps: Annotated[int, typer.Option(min=1, help="Steps of each session.")] = 5,
     action: Annotated[str, typer.Option(help="What each step does; seconds for `sleep`.")] = "1.0",
@@ -36,7 +36,7 @@ def service(
 ) -> None:
     """Create, step and memory at several numbers of sessions, over HTTP, on this machine."""
     counts = [int(part) for part in sessions.split(",")]
-    served_by = ["--adapter", _SLEEPER] if env == "sleep" else ["--env", env]
+    env, served_by = flags(_SLEEPER if env == "sleep" else env)
     console = Console()
     rows: list[dict[str, Any]] = []
     console.print(f"{env}, action {action!r}, {steps} steps each, {os.cpu_count()} cores\n\n{_HEAD}", highlight=False)
@@ -51,7 +51,7 @@ def service(
 
 @app.command()
 def chaos(
-    env: Annotated[list[str], typer.Option(help="Installed benchmark; again for more.")],
+    env: Annotated[list[str], typer.Option(help="Installed benchmark or NAME=MODULE:CLASS; again for more.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each benchmark.")] = 150,
     kills: Annotated[int, typer.Option(min=0, help="Workers of each benchmark to kill.")] = 20,
     drop: Annotated[float, typer.Option(min=0, max=0.9, help="Share of replies that get lost.")] = 0.05,

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from env_servers.bench.client import Connection
-from env_servers.bench.serving import Served, serving
+from env_servers.bench.serving import Served, flags, serving
 
 _TRIES = 50
 Transcript = list[tuple[Any, str, float, bool, bool]]
@@ -162,10 +162,12 @@ def run(env: str, episodes: int, kills: int, drop: float, steps: int, parallel: 
     Raises:
         RuntimeError: The service did not start.
     """
-    calm, wild = Chaos(env, episodes), Chaos(env, episodes)
-    with serving(["--env", env, "--max-sessions", str(4 * parallel)]) as served:
+    name, arguments = flags(env)
+    arguments += ["--max-sessions", str(4 * parallel)]
+    calm, wild = Chaos(name, episodes), Chaos(name, episodes)
+    with serving(arguments) as served:
         expected = asyncio.run(_run(served, calm, 0.0, steps, parallel, 0))
-    with serving(["--env", env, "--max-sessions", str(4 * parallel)]) as served:
+    with serving(arguments) as served:
         found = asyncio.run(_run(served, wild, drop, steps, parallel, kills))
     wild.lost += calm.lost
     wild.different = sum(a != b for a, b in zip(expected, found, strict=True))

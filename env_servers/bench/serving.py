@@ -44,6 +44,12 @@ class Served:
         return memory.process_rss(self.pid), sum(groups.get(pid, 0) for pid in self.workers())
 
 
+def flags(env: str) -> tuple[str, list[str]]:
+    """Returns the name of `NAME` or `NAME=MODULE:CLASS` and what `cope serve` needs to serve it."""
+    name, third_party, _ = env.partition("=")
+    return name, ["--adapter", env] if third_party else ["--env", env]
+
+
 @contextlib.contextmanager
 def serving(arguments: Sequence[str]) -> Generator[Served]:
     """Runs `cope serve` with these arguments on a free port.
@@ -55,10 +61,9 @@ def serving(arguments: Sequence[str]) -> Generator[Served]:
     with tempfile.TemporaryDirectory() as folder:
         token, port_file, log = secrets.token_urlsafe(), Path(folder, "port"), Path(folder, "log")
         command = [sys.executable, "-m", "env_servers.front", *arguments, "--port", "0", "--port-file", str(port_file)]
+        command += ["--log-level", "warning", "--idle-exit", "60"]  # leaves by itself if this process is killed
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "--log-level", "warning"], stderr=output, env={**os.environ, "COPE_TOKEN": token}
-            )
+            process = subprocess.Popen(command, stderr=output, env={**os.environ, "COPE_TOKEN": token})
         try:
             deadline = time.monotonic() + _START
             while not port_file.exists():
