@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections import deque
 
+from cope_gym.actions import FORMATS, parse
+
 FIRST_STEPS = 3  # the share before training had an effect is the mean over these
 LAST_STEPS = 3  # and it is compared with the mean over these, so that one odd batch stops nothing
+
+
+def in_another_format(text: str, format: str) -> bool:
+    """Whether a turn holds no action in the policy's format, but one in another."""
+    others = set(FORMATS) - {format, "plain"}
+    return parse(text, format).error is not None and any(parse(text, other).error is None for other in others)
 
 
 class DriftGuard:

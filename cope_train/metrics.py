@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from trl import GRPOTrainer
 
+from cope_train.drift import in_another_format
 from cope_train.rollout.driver import Clock, Episode
 from cope_train.trl_adapter import record_metric
 
 
-def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Clock) -> float:
+def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Clock, action_format: str) -> float:
     """Records means over the episodes of all ranks; failed ones count nowhere.
 
     Returns:
@@ -30,6 +31,7 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         "episodes/truncated": sum(e.trajectory.truncated for e in played),
         "turns/invalid": sum(not turn.valid for turn in turns),
         "turns/no_action": sum(e.no_action_turns for e in played),
+        "turns/other_format": sum(in_another_format(text, action_format) for e in played for text in _silent(e)),
         "turns/several_actions": sum(e.multi_action_turns for e in played),
         "turns/cut": sum(turn.truncated for turn in turns),
     }
@@ -46,3 +48,9 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
     ):
         record_metric(trainer, f"seconds/{name}", seconds)
     return total["turns/no_action"] / max(total["turns"], 1.0)
+
+
+def _silent(episode: Episode) -> list[str]:
+    """Texts of the turns without an action."""
+    messages = episode.trajectory.messages
+    return [messages[turn.message]["content"] for turn in episode.trajectory.turns if not turn.action]

@@ -149,7 +149,7 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
 
     def _report(self, episodes: list[Episode], batch: dict[str, Any]) -> None:
         self._rollout_seconds += self.source.clock.total
-        no_action = rollout_metrics(self, episodes, self.source.clock)
+        no_action = rollout_metrics(self, episodes, self.source.clock, self.source.setup.action_format)
         self.source.report(self)
         if self.objectives and not self.objectives.stopped and not self.drift.passes(no_action):
             self.objectives.stopped = True

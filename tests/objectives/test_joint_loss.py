@@ -8,7 +8,7 @@ import pytest
 import torch
 from objectives_kit import oracle, tiny_model
 from peft import LoraConfig
-from scripted import CHAT, FULL, GROUPS, Stock, script, train
+from scripted import CHAT, FULL, GROUPS, Scripted, Stock, script, train
 
 from cope_gym.errors import InputError
 from cope_train.objectives.branches import BranchOptions, build_branches
@@ -190,3 +190,16 @@ def test_nothing_to_learn_is_a_step_of_stock_size(tmp_path):
 def test_lora_dropout_is_refused(tmp_path):
     with pytest.raises(InputError, match="lora_dropout"):
         train(tmp_path, peft=LoraConfig(**LORA, lora_dropout=0.1), **FULL)
+
+
+def test_a_stopped_run_trains_stock_grpo_and_still_measures(tmp_path):
+    stock, _, _ = train(tmp_path, Stock)
+
+    class Stopped(Scripted):
+        def _generate_and_score_completions(self, inputs):
+            self.objectives.stopped = True
+            return super()._generate_and_score_completions(inputs)
+
+    weights, log, _ = train(tmp_path, Stopped, **FULL | {"observation_coef": 0.0})
+    assert all(torch.equal(weights[name], value) for name, value in stock.items())
+    assert log[0]["ensemble/kl"] > 0 and log[0]["forecast/loss"] > 0
