@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakValueDictionary, finalize
@@ -41,8 +41,9 @@ class Keeper:
         self._bases: set[str] = set()
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._finalizers: dict[str, finalize[..., Session]] = {}
-        self._dropped: deque[tuple[str, str]] = deque()
-        self._wake = threading.Event()
+        # What was dropped, or `None` to wake up. A finalizer may interrupt any code, and this queue alone may be
+        # interrupted by itself.
+        self._inbox: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
         self._stopped = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -78,7 +79,7 @@ class Keeper:
     def stop(self) -> None:
         """Ends the thread; dropped sessions are freed first."""
         self._stopped = True
-        self._wake.set()
+        self._inbox.put(None)
 
     def join(self, timeout: float) -> None:
         """Waits for the thread's end."""
@@ -91,9 +92,8 @@ class Keeper:
             drop.detach()
         self._finalizers = {}
         self._sessions = WeakValueDictionary()
-        self._dropped = deque()
         self._bases = set()
-        self._wake = threading.Event()
+        self._inbox = SimpleQueue()
         self._starting = threading.Lock()
         self._thread = None
 
@@ -105,31 +105,31 @@ class Keeper:
                 self._thread = threading.Thread(target=self._run, name="cope-keeper", daemon=True)
                 self._thread.start()
             else:
-                self._wake.set()  # a new session may have a shorter lease
+                self._inbox.put(None)  # a new session may have a shorter lease
 
     def _drop(self, base: str, session_id: str) -> None:
         # Runs wherever the collector runs, so it makes no call itself.
         self._finalizers.pop(session_id, None)
-        self._dropped.append((base, session_id))
-        self._wake.set()
+        self._inbox.put((base, session_id))
 
     def _run(self) -> None:
         last = time.monotonic()
         while not self._stopped:
-            self._wake.wait(max(0.0, self._interval() - (time.monotonic() - last)))
-            self._wake.clear()
-            self._free_dropped()
+            with contextlib.suppress(Empty):
+                self._free(self._inbox.get(timeout=max(0.0, self._interval() - (time.monotonic() - last))))
             if not self._stopped and time.monotonic() - last >= self._interval():
                 last = time.monotonic()
                 self._beat()
-        self._free_dropped()
+        with contextlib.suppress(Empty):
+            while True:
+                self._free(self._inbox.get_nowait())
 
     def _interval(self) -> float:
         leases = [session.lease_seconds / 3 for session in self.sessions()]
         return min([*leases, IDLE_INTERVAL if self._warm is None else self._warm])
 
     def _beat(self) -> None:
-        held: dict[str, list[str]] = {base: [] for base in self._bases} if self._warm is not None else {}
+        held: dict[str, list[str]] = {base: [] for base in list(self._bases)} if self._warm is not None else {}
         for session in self.sessions():
             held.setdefault(session.base_url, []).append(session.id)
         for base, ids in held.items():
@@ -142,8 +142,8 @@ class Keeper:
                     logger.warning("heartbeat: %s", error)
                 self._bases.discard(base)
 
-    def _free_dropped(self) -> None:
-        while self._dropped:
-            base, session_id = self._dropped.popleft()
+    def _free(self, dropped: tuple[str, str] | None) -> None:
+        if dropped is not None:
+            base, session_id = dropped
             with contextlib.suppress(CopeError):  # its lease runs out by itself
                 self._transport.call("DELETE", base, f"/v1/sessions/{session_id}", key=uuid4().hex, patience=QUICK)

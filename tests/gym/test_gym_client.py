@@ -353,3 +353,16 @@ def test_a_process_ends_without_a_warning(address: Address) -> None:
     command = [sys.executable, "-X", "dev", "-c", CHILD.format(then="session.step('forward')")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_neither_a_proxy_nor_a_netrc_comes_between(
+    address: Address, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with Client(address.url, address.token, Patience(total=0)) as client:
+        assert client.create("toy").step("forward").step_index == 1

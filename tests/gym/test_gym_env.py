@@ -202,3 +202,25 @@ def test_text_space() -> None:
     assert all(sample in space for sample in samples)
     assert space == TextSpace(5) and space != TextSpace(6)
     assert space.from_jsonable(space.to_jsonable(samples)) == samples
+
+
+def test_ids_and_prompts() -> None:
+    from cope_gym import prompts
+    from cope_gym.actions import parse
+    from cope_gym.registration import IDS
+
+    assert all(gym.spec(id).kwargs == {"env": name} for name, id in IDS.items())
+    assert gym.spec("cope/Tau2-v0").nondeterministic
+    assert "sciworld" in prompts.names()
+    assert not parse(prompts.load("sciworld"), "react").error, "it shows the format that it asks for"
+    with pytest.raises(InputError, match="There is no prompt for 'nowhere'; there are: .*sciworld"):
+        prompts.load("nowhere")
+
+
+def test_gymnasiums_wrappers_work(address: Address) -> None:
+    env = gym.wrappers.RecordEpisodeStatistics(make(address, max_episode_steps=2))
+    env.reset(seed=0)
+    env.step("forward")
+    *_, truncated, info = env.step("forward")
+    assert truncated and info["episode"]["r"] == 0.5 and info["episode"]["l"] == 2
+    env.close()
