@@ -66,6 +66,10 @@ class ALFWorldAdapter(Adapter):
         """See the base class."""
         return self._catalogue.tasks(split)
 
+    def canonical_id(self, task_id: str) -> Optional[str]:
+        """See the base class."""
+        return self._catalogue.canonical_id(task_id)
+
     def start(self, task_id: str, seed: Optional[int], options: Mapping[str, Any]) -> Episode:
         """See the base class; a game leaves nothing to a seed."""
         _refuse_unknown(options, _OPTIONS, "option")

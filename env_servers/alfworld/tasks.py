@@ -1,7 +1,7 @@
 """Which games there are, and which one an id means. Imported in the benchmark's process only.
 
-Ids: `valid_unseen/17` (position in the order of folder and trial) or `valid_unseen/<folder>/<trial>`. A split that was
-imported has as many games as its data; the generated ones are made when they are asked for.
+Ids: `valid_unseen/17` (position in the order of folder and trial), `valid_unseen/<folder>/<trial>`, or `agentgym/17`
+for AgentGym's numbers. Imported splits have as many games as their data; generated games are made when asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from env_servers.adapter import AdapterError, Task
-from env_servers.alfworld import generator
+from env_servers.alfworld import agentgym, generator
 from env_servers.alfworld.game import Game, category_of
 from env_servers.alfworld.store import SPLITS, Store
 
@@ -70,40 +70,56 @@ class Catalogue:
         Raises:
             AdapterError: `unknown_task` or `unknown_split`.
         """
+        return self._game(*self._find(task_id))
+
+    def canonical_id(self, task_id: object) -> str:
+        """Returns the id as `tasks` has it.
+
+        Raises:
+            AdapterError: `unknown_task` or `unknown_split`.
+        """
+        split, number = self._find(task_id)
+        return f"{split}/{number}"
+
+    def _find(self, task_id: object) -> tuple[str, int]:
         if not isinstance(task_id, str):
             raise AdapterError("unknown_task", "A task id is a text such as 'valid_unseen/17'.")
         split, _, rest = task_id.partition("/")
+        is_number = re.fullmatch(r"0|[1-9][0-9]{0,8}", rest)
+        if split == "agentgym":
+            return self._find(_of_agentgym(int(rest) if is_number else -1))
         if split not in self._generated and split not in self._counts:
             raise self._unknown_split(split)
-        if re.fullmatch(r"0|[1-9][0-9]{0,8}", rest):
-            return self._by_number(split, int(rest))
-        return self._by_name(split, rest)
-
-    def _by_number(self, split: str, number: int) -> Game:
+        if not is_number:
+            return split, self._by_name(split, rest)
         count = self._generated.get(split) or self._counts[split]
-        if number >= count:
+        if int(rest) >= count:
             raise AdapterError("unknown_task", f"{split} has {count} games: ids are {split}/0 to {split}/{count - 1}.")
+        return split, int(rest)
+
+    def _game(self, split: str, number: int) -> Game:
         if split in self._generated:
             return generator.generate(self._seeds[split], number)
         assert self._store is not None
         return self._store.game(split, number)
 
-    def _by_name(self, split: str, rest: str) -> Game:
+    def _by_name(self, split: str, rest: str) -> int:
         folder, _, trial = rest.partition("/")
         number: int | None = None
-        if split in self._generated:
-            ending = re.fullmatch(r"trial_G([0-9]{6,9})", trial)
-            number = int(ending[1]) if ending and int(ending[1]) < self._generated[split] else None
-        elif self._store is not None:
+        if split not in self._generated:
+            assert self._store is not None
             number = self._store.position(split, folder, trial)
-        found = None if number is None else self._by_number(split, number)
-        if found is None or (found.folder, found.trial) != (folder, trial):
+        elif (ending := re.fullmatch(r"trial_G([0-9]{6,9})", trial)) and int(ending[1]) < self._generated[split]:
+            number = int(ending[1])
+            if self._game(split, number).folder != folder:
+                number = None
+        if number is None:
             raise AdapterError(
                 "unknown_task",
                 f"{split} has no game {rest[:200]!r}: an id is {split}/NUMBER or {split}/FOLDER/TRIAL."
                 + self._near(split, folder),
             )
-        return found
+        return number
 
     def _near(self, split: str, folder: str) -> str:
         if self._store is None or split not in self._counts or len(folder) > 200:
@@ -119,3 +135,16 @@ class Catalogue:
                 "unknown_split", f"The games of {split} are not on this machine: {_HOW_TO_IMPORT}; {known}."
             )
         return AdapterError("unknown_split", f"ALFWorld has no split {split[:80]!r}; {known}.")
+
+
+def _of_agentgym(number: int) -> str:
+    if not 0 <= number < agentgym.COUNT:
+        raise AdapterError(
+            "unknown_task", f"AgentGym numbers its ALFWorld games 0 to {agentgym.COUNT - 1}: agentgym/17."
+        )
+    found = agentgym.game_ids()[number]
+    if found is None:
+        raise AdapterError(
+            "unknown_task", f"AgentGym's game {number} is missing in ALFWorld's 0.4 data; 239 of 2620 are."
+        )
+    return found

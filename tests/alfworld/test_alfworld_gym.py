@@ -54,8 +54,19 @@ def test_a_group_of_one_game_is_stepped_together(client: LocalClient) -> None:
     envs.close()
 
 
+def test_a_game_has_two_names(client: LocalClient) -> None:
+    env = gym.make("cope/ALFWorld-v0", task_id="generated/1")
+    text, info = env.reset()
+    other_text, other_info = env.reset(options={"task_id": f"generated/{info['game']}"})
+    assert other_text == text
+    assert other_info["task_id"] == "generated/1"
+    env.close()
+
+
 def test_the_service_names_what_is_wrong(client: LocalClient) -> None:
-    with pytest.raises(InputError, match="cope data import alfworld|ids are|no split"):
+    with pytest.raises(InputError, match="ALFWorld has no split 'nowhere'; the splits are"):
         gym.make("cope/ALFWorld-v0", task_id="nowhere/0").reset()
+    with pytest.raises(InputError, match="AgentGym's game 103 is missing"):
+        gym.make("cope/ALFWorld-v0", task_id="agentgym/103").reset()
     with pytest.raises(InputError, match="command_style is 'move' or 'put'"):
         gym.make("cope/ALFWorld-v0", task_id="generated/0", options={"command_style": "throw"}).reset()

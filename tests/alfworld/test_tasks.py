@@ -11,7 +11,7 @@ import pytest
 from alfworld_kit import AdapterFault, AdapterWorker
 
 import cope_gym
-from env_servers.alfworld import game
+from env_servers.alfworld import agentgym, game
 
 PANELS = Path(cope_gym.__file__).parent / "panels"
 
@@ -74,6 +74,10 @@ def test_ids_by_number_and_by_name_mean_the_same_game(official: AdapterWorker) -
         ("generated/600", "unknown_task", "generated has 600 games"),
         ("generated/pick_and_place_simple-Mug-None-Desk-390/trial_G000000", "unknown_task", "generated has no game"),
         ("generated/pick_and_place_simple-Mug-None-Desk-390/trial_G999999", "unknown_task", "generated has no game"),
+        ("agentgym/103", "unknown_task", "AgentGym's game 103 is missing in ALFWorld's 0.4 data"),
+        ("agentgym/2620", "unknown_task", "numbers its ALFWorld games 0 to 2619"),
+        ("agentgym/x", "unknown_task", "numbers its ALFWorld games 0 to 2619"),
+        ("agentgym/0", "unknown_split", "The games of train are not on this machine"),
         ("nothing/0", "unknown_split", "the splits are generated, generated_test, valid_unseen."),
         ("valid_unseen", "unknown_task", "an id is"),
         ("", "unknown_split", "ALFWorld has no split ''"),
@@ -99,7 +103,11 @@ def test_agentgym_panels_are_its_ids(shared_data: Path, part: str, split: str, m
     numbers = {tuple(path[2:4]): number for number, path in enumerate(sorted(paths))}
     wanted = [(one["item_id"], (one["task_type"], one["task_id"])) for one in theirs]
     assert panel["task_ids"] == [f"{split}/{numbers[name]}" for _, name in wanted if name in numbers]
+    ids = agentgym.game_ids()
+    assert len(ids) == agentgym.COUNT
+    assert [one for one in (ids[number] for number, _ in wanted) if one] == panel["task_ids"]
     absent = [number for number, name in wanted if name not in numbers]
+    assert absent == [number for number, _ in wanted if ids[number] is None]
     assert len(absent) == missing
     assert f"{len(panel['task_ids'])} of {len(theirs)}" in panel["description"]
     assert (str(absent)[1:-1] in panel["description"]) == bool(absent) or not absent
