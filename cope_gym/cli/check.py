@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from cope_gym.cli.common import BaseUrl, Env, Options, out, progress, waiting
 from cope_gym.client import Client, TaskInfo
@@ -28,12 +28,21 @@ class Verdict:
     Attributes:
         task: The task.
         steps: Length of the gold path, `None` where the benchmark has none.
-        faults: What was not as it should be.
+        gold: What is wrong with the gold path, "" if nothing.
+        idle: What is wrong with doing nothing, "" if nothing.
+        error: The fault that kept it from being judged, "" if none.
     """
 
     task: TaskInfo
-    steps: int | None
-    faults: list[str]
+    steps: int | None = None
+    gold: str = ""
+    idle: str = ""
+    error: str = ""
+
+    @property
+    def faults(self) -> list[str]:
+        """All that is wrong."""
+        return [fault for fault in (self.error, self.gold, self.idle) if fault]
 
 
 def check(
@@ -69,37 +78,32 @@ def check(
 def judge(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> Verdict:
     """Plays a task twice: along its gold path, and not at all."""
     try:
-        gold = client.gold(env, task.id, options)
-        faults = _idle(client, env, task, options)
-        if gold is not None:
-            faults += _solve(client, env, task, options, gold)
+        path = client.gold(env, task.id, options)
+        idle = _idle(client, env, task, options)
+        gold = "" if path is None else _solve(client, env, task, options, path)
     except CopeError as error:
-        return Verdict(task, None, [f"{error.type}: {error}"])
-    return Verdict(task, None if gold is None else len(gold), faults)
+        return Verdict(task, error=f"{error.type}: {error}")
+    return Verdict(task, None if path is None else len(path), gold, idle)
 
 
-def _solve(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any], gold: list[Any]) -> list[str]:
-    limit = len(gold) + 1
-    with closing(client.create(env, task.id, seed=0, options=options, max_steps=limit)) as session:
-        for action in gold:
+def _solve(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any], path: list[Any]) -> str:
+    with closing(client.create(env, task.id, seed=0, options=options, max_steps=len(path) + 1)) as session:
+        for action in path:
             if session.reply.done:
                 break
             session.step(action)
         reply = session.reply
-    faults: list[str] = []
     if not reply.info["success"] or reply.info["score"] != 1.0:
-        faults.append(f"the gold path ends with score {reply.info['score']:.2f} after {reply.step_index} steps")
-    if not reply.terminated:
-        faults.append("the gold path does not end the episode")
-    return faults
+        return f"the gold path ends with score {reply.info['score']:.2f} after {reply.step_index} steps"
+    return "" if reply.terminated else "the gold path does not end the episode"
 
 
-def _idle(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> list[str]:
+def _idle(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> str:
     with closing(client.create(env, task.id, seed=0, options=options)) as session:
         first = session.reply
     if first.info["success"] or first.done:
-        return ["the task is solved before the first step"]
-    return [] if first.info["score"] < 1.0 and first.reward == 0.0 else ["doing nothing is rewarded"]
+        return "the task is solved before the first step"
+    return "" if first.info["score"] < 1.0 and first.reward == 0.0 else "doing nothing is rewarded"
 
 
 def _named(client: Client, env: str, ids: list[str]) -> list[TaskInfo]:
@@ -127,14 +131,12 @@ def _splits(client: Client, env: str) -> list[str]:
 
 
 def _report(env: str, options: Mapping[str, Any], verdicts: list[Verdict]) -> None:
-    table = Table("category", "tasks", "gold path 1", "nothing 0", "gold steps", title=f"{env} {dict(options) or ''}")
+    stated = f", options {dict(options)}" if options else ""
+    table = Table(
+        Column("category", overflow="fold"), "tasks", "gold path 1", "nothing 0", "gold steps", title=env + stated
+    )
     for category in sorted({verdict.task.category for verdict in verdicts}):
-        here = [verdict for verdict in verdicts if verdict.task.category == category]
-        lengths = [verdict.steps for verdict in here if verdict.steps is not None]
-        idle = sum(not any("nothing" in fault or "before" in fault for fault in verdict.faults) for verdict in here)
-        solved = sum(not verdict.faults for verdict in here)
-        span = f"{min(lengths)} to {max(lengths)}" if lengths else "no gold path"
-        table.add_row(category, str(len(here)), f"{solved}" if lengths else "–", str(idle), span)
+        table.add_row(category, *_row([verdict for verdict in verdicts if verdict.task.category == category]))
     out.print(table)
     for verdict in verdicts:
         for fault in verdict.faults:
@@ -143,3 +145,11 @@ def _report(env: str, options: Mapping[str, Any], verdicts: list[Verdict]) -> No
     out.print(
         f"{len(verdicts)} tasks, " + (f"[red]{bad} with faults[/]" if bad else "[green]all as they should be[/]")
     )
+
+
+def _row(verdicts: list[Verdict]) -> tuple[str, str, str, str]:
+    lengths = [verdict.steps for verdict in verdicts if verdict.steps is not None]
+    solved = sum(verdict.steps is not None and not verdict.gold for verdict in verdicts)
+    idle = sum(not (verdict.idle or verdict.error) for verdict in verdicts)
+    span = f"{min(lengths)} to {max(lengths)}" if lengths else "no gold path"
+    return str(len(verdicts)), str(solved) if lengths else "–", str(idle), span
