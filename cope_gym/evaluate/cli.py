@@ -10,33 +10,34 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cope_gym.cli.common import BaseUrl, Options, err, out
 from cope_gym.errors import InputError
 from cope_gym.evaluate import panels, policies, report
 from cope_gym.evaluate.compare import compare as run_comparison
 from cope_gym.evaluate.protocols import published
 from cope_gym.evaluate.runner import Evaluation, conclude
 from cope_gym.evaluate.runner import evaluate as run_evaluation
+from cope_gym.evaluate.scripted import LISTS_ON_REQUEST
 from cope_gym.evaluate.service import Service
 from cope_gym.server import connect
 from cope_gym.trajectory import Trajectory
 
-console = Console()
 panel = typer.Typer(help="Fixed lists of tasks that make results comparable.", no_args_is_help=True)
 
-BaseUrl = Annotated[str | None, typer.Option(help="Server; by default $COPE_BASE_URL, else a local one is started.")]
-Pairs = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, may be repeated; values are JSON or text.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the policy; again for more.")
+]
 
 
 def evaluate(
     panel: Annotated[str, typer.Option(help="Shipped panel or panel file; `cope panel list` names them.")],
     policy: Annotated[str, typer.Option(help="KIND or KIND:MODEL, e.g. gold, random, openai:gpt-x, hf:PATH.")],
-    out: Annotated[Path | None, typer.Option(help="Folder; by default evaluations/PANEL/POLICY.")] = None,
-    set: Pairs = None,
-    option: Pairs = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder; by default evaluations/PANEL/POLICY.")] = None,
+    settings: Settings = None,
+    options: Options = None,
     samples: Annotated[int | None, typer.Option(help="Episodes a task.")] = None,
     seed: Annotated[int, typer.Option(help="Of environments and policy.")] = 0,
     concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 8,
@@ -49,23 +50,23 @@ def evaluate(
 ) -> None:
     """Evaluates a policy on a panel. An interrupted run continues with the same command."""
     chosen = panels.load(panel)
-    if option:
-        chosen = replace(chosen, options={**chosen.options, **pairs(option)}, observations={}).sealed()
+    if options:
+        chosen = replace(chosen, options={**chosen.options, **pairs(options)}, observations={}).sealed()
     chosen = chosen.head(limit) if limit else chosen
-    folder = out or Path("evaluations") / chosen.name.replace("/", "-") / policy.replace("/", "-").replace(":", "-")
+    folder = folder or Path("evaluations") / chosen.name.replace("/", "-") / policy.replace("/", "-").replace(":", "-")
     if allow_partial:
         result = conclude(folder, allow_partial=True)
     else:
         try:
-            result = _play(chosen, policy, folder, pairs(set), samples, seed, concurrency, max_turns, base_url)
+            result = _play(chosen, policy, folder, pairs(settings), samples, seed, concurrency, max_turns, base_url)
         except KeyboardInterrupt:
-            console.print("Interrupted. What was played is kept; the same command continues.")
+            err.print("Interrupted. What was played is kept; the same command continues.")
             raise
-    console.print(_table(result))
-    console.print(f"Result: {folder / 'result.json'}   Look at it: cope view {folder}")
+    out.print(_table(result))
+    out.print(f"Result: {folder / 'result.json'}   Look at it: cope view {folder}")
     if result["errors"]:
         count = len(result["errors"])
-        console.print(
+        err.print(
             f"[yellow]{count} episodes failed by infrastructure and are not scored; the same command tries again.[/]"
         )
         raise typer.Exit(3)
@@ -82,7 +83,7 @@ def _play(
     max_turns: int | None,
     base_url: str | None,
 ) -> dict[str, Any]:
-    admissible = {"admissible_actions": True} if policy.partition(":")[0] == "random" else {}
+    admissible = {"admissible_actions": True} if policy == "random" and chosen.env in LISTS_ON_REQUEST else {}
     service = Service(chosen.env, connect(chosen.env, base_url), admissible)
     rules = service.rules(max_turns)
     protocol = published(chosen.env, rules.max_turns)
@@ -116,7 +117,7 @@ def _progress() -> Progress:
         MofNCompleteColumn(),
         TextColumn("{task.fields[solved]}"),
         TimeRemainingColumn(),
-        console=console,
+        console=err,
     )
 
 
@@ -155,7 +156,7 @@ def _table(result: Mapping[str, Any]) -> Table:
 
 def view(
     paths: Annotated[list[str], typer.Argument(help="Run, evaluation or trajectory file, each PATH or LABEL=PATH.")],
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("view.html"),
+    page: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("view.html"),
     title: Annotated[str, typer.Option(help="Of the page.")] = "",
     show_protected: Annotated[
         bool, typer.Option("--show-protected", help="Also messages that a benchmark asks to keep out of plain text.")
@@ -163,27 +164,27 @@ def view(
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Writes one HTML file with episodes to read, side by side where runs share tasks."""
-    report.view(paths, out, title, show_protected)
-    console.print(f"Open {out.resolve().as_uri()}", soft_wrap=True)
+    report.view(paths, page, title, show_protected)
+    out.print(f"Open {page.resolve().as_uri()}", soft_wrap=True)
     if browser:
-        typer.launch(str(out))
+        typer.launch(str(page))
 
 
 def compare(
     arms: Annotated[list[str], typer.Argument(help="NAME=FOLDER[,FOLDER…], the first is the reference.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("comparison"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder to write to.")] = Path("comparison"),
     allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept partial results.")] = False,
 ) -> None:
     """Compares methods over seeds: table, plots and one page."""
-    table = run_comparison(arms, out, allow_partial)
+    table = run_comparison(arms, folder, allow_partial)
     shown = Table(
         "arm", "seeds", "success", "score", "± over seeds", "minus reference", "p (tasks)", title=table["panel"]
     )
     differences = {row["b"]: row for row in table["comparisons"] if row["measure"] == "success"}
     for i, row in enumerate(table["arms"]):
         shown.add_row(*_arm_cells(row, differences.get(i)))
-    console.print(shown)
-    console.print(f"Look at it: {(out / 'comparison.html').resolve().as_uri()}", soft_wrap=True)
+    out.print(shown)
+    out.print(f"Look at it: {(folder / 'comparison.html').resolve().as_uri()}", soft_wrap=True)
 
 
 def _arm_cells(row: Mapping[str, Any], difference: Mapping[str, Any] | None) -> list[str]:
@@ -214,16 +215,16 @@ def list_panels() -> None:
     for name in panels.names():
         one = panels.load(name)
         table.add_row(name, one.split, str(len(one.task_ids)), json.dumps(dict(one.options)), one.description)
-    console.print(table)
+    out.print(table)
 
 
 @panel.command()
 def show(name: str) -> None:
     """Prints a panel's task ids and digest."""
     one = panels.load(name)
-    console.print(f"{one.env} {one.split} {json.dumps(dict(one.options))}\ndigest {one.digest}", highlight=False)
+    out.print(f"{one.env} {one.split} {json.dumps(dict(one.options))}\ndigest {one.digest}")
     for task in one.task_ids:
-        console.print(task, highlight=False)
+        out.print(task)
 
 
 @panel.command()
@@ -234,25 +235,25 @@ def verify(name: str, base_url: BaseUrl = None) -> None:
     known = [task.id for task in service.client.tasks(one.env, one.split)]
     problems = panels.verify(one, known, lambda task: service.first_observation(task, one.options))
     for problem in problems:
-        console.print(problem)
+        out.print(problem)
     if problems:
         raise typer.Exit(1)
-    console.print(f"{name}: {len(one.task_ids)} tasks and {len(one.observations)} first observations agree.")
+    out.print(f"{name}: {len(one.task_ids)} tasks and {len(one.observations)} first observations agree.")
 
 
 @panel.command()
 def build(
-    out: Annotated[Path, typer.Argument(help="File to write, ENV_NAME.json.")],
+    path: Annotated[Path, typer.Argument(help="File to write, ENV_NAME.json.")],
     env: Annotated[str, typer.Option(help="Short environment name.")],
     split: Annotated[str, typer.Option(help="The benchmark's split.")],
     per_category: Annotated[int, typer.Option(help="Tasks of each category, spread evenly.")] = 4,
     category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be repeated.")] = None,
-    option: Pairs = None,
+    options: Options = None,
     description: Annotated[str, typer.Option(help="One sentence.")] = "",
     base_url: BaseUrl = None,
 ) -> None:
     """Builds a panel from a server's tasks, without chance, and records the first observations."""
     service = Service(env, connect(env, base_url))
-    built = service.panel(out.stem, split, per_category, pairs(option), category or [], description)
-    out.write_text(built.to_json(), encoding="utf-8")
-    console.print(f"{out}: {len(built.task_ids)} tasks, digest {built.digest}")
+    built = service.panel(path.stem, split, per_category, pairs(options), category or [], description)
+    path.write_text(built.to_json(), encoding="utf-8")
+    out.print(f"{path}: {len(built.task_ids)} tasks, digest {built.digest}")

@@ -20,6 +20,9 @@ IDLE = {
     "webshop": "click[back to search]",
 }
 
+# Environments that list their admissible actions only when asked, since it is slow.
+LISTS_ON_REQUEST = frozenset({"alfworld", "sciworld"})
+
 
 class _Scripted:
     """Base of the policies here: one prompt a call, no state between episodes."""
@@ -74,8 +77,8 @@ class Uniform(_Scripted):
         admissible = cast("Sequence[str] | None", prompt.info.get("admissible_actions"))
         if not admissible:
             raise InputError(
-                f"{prompt.env} did not list its admissible actions, so the random policy has nothing to draw from; "
-                "ask for them with `--option admissible_actions=true`.",
+                f"{prompt.env} does not list its admissible actions, so the random policy has nothing to draw from; "
+                "choose another policy.",
                 type="no_admissible",
             )
         return Reply(render(Random(prompt.seed).choice(list(admissible)), prompt.action_format))

@@ -1,0 +1,120 @@
+"""`cope eval`, `view`, `compare` and `panel` as a user types them, against a real service with the toy benchmark."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cope_gym.cli import common, main
+from cope_gym.server import Address, LocalClient, LocalServer
+
+ROOT = Path(__file__).resolve().parents[2]
+Cope = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setenv("COPE_HOME", str(tmp_path_factory.mktemp("home")))
+        with LocalClient(LocalServer("toy", adapter="tests.gym.toy:ToyAdapter", idle_exit=20)) as warm:
+            warm.envs()
+            yield warm.server.address()
+
+
+@pytest.fixture
+def cope(server: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cope:
+    monkeypatch.setenv("COPE_BASE_URL", server.url)
+    monkeypatch.setenv("COPE_TOKEN", server.token)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common.out, "width", 200)
+    monkeypatch.setattr("cope_gym.prompts.load", lambda env: f"Play {env}.")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        screen = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (("argv", ["cope", *arguments]), ("stdout", screen), ("stderr", screen)):
+                patch.setattr(sys, name, value)
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else 1
+        return code, screen.getvalue()
+
+    return run
+
+
+@pytest.fixture
+def panel(cope: Cope) -> str:
+    code, text = cope("panel", "build", "toy_small.json", "--env", "toy", "--split", "test", "--per-category", "2")
+    assert code == 0, text
+    return "toy_small.json"
+
+
+def test_panel_is_built_without_chance_and_verified(cope: Cope, panel: str) -> None:
+    first = Path(panel).read_bytes()
+    assert json.loads(first)["task_ids"] == [f"hall/test-{i}" for i in (0, 6, 1, 7, 2, 8)]
+    cope("panel", "build", panel, "--env", "toy", "--split", "test", "--per-category", "2")
+    assert Path(panel).read_bytes() == first
+    assert "6 tasks and 6 first observations agree" in cope("panel", "verify", panel)[1]
+    assert "hall/test-7" in cope("panel", "show", panel)[1]
+    assert "sciworld_quickstart" in cope("panel", "list")[1]
+
+
+def test_evaluate_look_and_compare(cope: Cope, panel: str) -> None:
+    for policy in ("gold", "random"):
+        code, text = cope("eval", "--panel", panel, "--policy", policy, "--samples", "2", "--out", policy)
+        assert code == 0, text
+        assert "12 of 12 episodes" in text and "pass^2" in text
+    result = json.loads(Path("gold/result.json").read_text())
+    assert result["metrics"]["success"]["value"] == 1.0 and result["metrics"]["turns"]["value"] == 4.0
+    assert result["versions"]["adapter_version"] == "1" and result["versions"]["cope_gym"]
+    assert json.loads(Path("random/result.json").read_text())["metrics"]["success"]["value"] < 1.0
+    code, text = cope("compare", "random", "gold", "--out", "both")
+    assert code == 0 and "minus reference" in text and Path("both/comparison.html").is_file()
+    code, text = cope("view", "r=random", "g=gold", "--out", "page.html")
+    assert code == 0 and "page.html" in text and Path("page.html").stat().st_size > 40_000
+
+
+def test_default_folder_and_limit(cope: Cope, panel: str) -> None:
+    code, text = cope("eval", "--panel", panel, "--policy", "gold", "--limit", "2")
+    assert code == 0, text
+    assert Path("evaluations/toy_small[:2]/gold/result.json").is_file()
+
+
+def test_partial_is_refused_and_made_on_demand(cope: Cope, panel: str) -> None:
+    cope("eval", "--panel", panel, "--policy", "gold", "--out", "run")
+    lines = Path("run/trajectories.jsonl").read_text().splitlines(keepends=True)
+    Path("run/trajectories.jsonl").write_text("".join(lines[:4]))
+    Path("run/result.json").unlink()
+    assert "holds no finished evaluation" in cope("compare", "run", "run2=run")[1]
+    code, text = cope("eval", "--panel", panel, "--policy", "gold", "--out", "run", "--allow-partial")
+    assert code == 0 and "4 of 6 episodes  PARTIAL" in text
+    assert "Partial results are biased" in cope("compare", "run", "run2=run")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--panel", "toy_smal", "--policy", "gold"], "There is no panel 'toy_smal'"),
+        (["--panel", "toy_small.json", "--policy", "wizard"], "There is no policy 'wizard'"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--set", "x=1"], "no setting x"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--set", "x"], "Write KEY=VALUE"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--option", "hard=true"], "There is no option 'hard'"),
+    ],
+)
+def test_bad_input_is_one_sentence(cope: Cope, panel: str, arguments: list[str], sentence: str) -> None:
+    code, text = cope("eval", *arguments)
+    assert code == 2 and sentence in text and "Traceback" not in text
+
+
+def test_lost_server_leaves_what_was_played(cope: Cope, panel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPE_BASE_URL", "http://127.0.0.1:9")
+    code, text = cope("eval", "--panel", panel, "--policy", "gold")
+    assert code == 2 and "Traceback" not in text
