@@ -168,6 +168,14 @@ class Adapter(ABC):
             AdapterError: `unknown_task` or `bad_option`.
         """
 
+    def canonical_id(self, task_id: str) -> Optional[str]:
+        """Returns the id, as `tasks` has it, that another published name of a task stands for, else `None`.
+
+        Raises:
+            AdapterError: `unknown_task` or `unknown_split`, where more can be said than that it is unknown.
+        """
+        return None
+
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
         """Returns actions that solve the task, or `None` where the benchmark has no solution. Never shown to agents."""
         return None

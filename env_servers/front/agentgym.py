@@ -128,6 +128,8 @@ class Facade:
     async def _task(self, env: str, index: int) -> str:
         if env == "sciworld":
             ids = agentgym_ids()
+        elif env == "alfworld" and "train" in self._service.catalogue.splits(env):
+            return f"agentgym/{index}"
         else:
             lists = [await self._service.catalogue.tasks(env, split) for split in self._service.catalogue.splits(env)]
             ids = list(dict.fromkeys(task[0] for tasks in lists for task in tasks.tasks))
@@ -251,5 +253,8 @@ def _webshop(document: Document) -> Document:
     return {"state": document["observation"], "reward": document["reward"], "done": _done(document), "info": None}
 
 
-_OPTIONS: dict[str, Document] = {"alfworld": {"admissible_actions": True}}
+# AgentGym plays ALFWorld 0.3, with its old commands, and drops the banner.
+_OPTIONS: dict[str, Document] = {
+    "alfworld": {"admissible_actions": True, "banner": False, "command_style": "put"},
+}
 _SHAPES = {"sciworld": _sciworld, "alfworld": _alfworld, "webshop": _webshop}

@@ -96,6 +96,8 @@ class Catalogue:
         if split is not None:
             await self.tasks(env, split)
         known = await self._tasks_by_id(env)
+        if task_id not in known and (other := await self._ask(env, "canonical_id", task_id=task_id)):
+            task_id = str(other)
         if task_id not in known:
             raise ServiceError("unknown_task", f"{env} has no task {task_id!r}.{near(task_id, known)}")
         places = known[task_id]
@@ -118,7 +120,7 @@ class Catalogue:
         Raises:
             ServiceError: `unknown_task`, `capacity`, `worker_failed`, or what the adapter named.
         """
-        await self.pick(env, task_id, None, 0)
+        task_id, _, _ = await self.pick(env, task_id, None, 0)
         place = f"gold-{secrets.token_hex(8)}"
         with _named(env, "gold"):
             worker = await self._pool.acquire(env, place, task_id)

@@ -45,6 +45,7 @@ class Host:
             "warm": lambda: self.adapter.warm(),
             "metadata": lambda: self.adapter.metadata(),
             "tasks": self._tasks,
+            "canonical_id": self._canonical_id,
             "gold": self._gold,
             "start": self._start,
             "step": self._step,
@@ -85,6 +86,9 @@ class Host:
 
     def _tasks(self, split: str) -> Any:
         return [[task.id, task.split, task.category] for task in self.adapter.tasks(split)]
+
+    def _canonical_id(self, task_id: str) -> Optional[str]:
+        return self.adapter.canonical_id(task_id)
 
     def _gold(self, task_id: str, options: Mapping[str, Any]) -> Any:
         return self.adapter.gold(task_id, options)
