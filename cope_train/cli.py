@@ -20,8 +20,12 @@ def train(
 
     For several processes: `accelerate launch cope_train/train.py --config FILE --KEY VALUE`.
     """
-    from cope_train import train as script  # torch and trl are loaded only when something is trained
-
+    try:
+        from cope_train import train as script  # torch and trl are loaded only when something is trained
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"`cope train` needs {error.name}: run `pip install 'cope-gym[train]'`.", type="no_extra"
+        ) from error
     if options:
         script.print_options()
     elif not config:
