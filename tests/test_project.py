@@ -41,7 +41,7 @@ def test_the_plain_install_stays_below_80_mb() -> None:
 
 
 def test_importing_the_client_loads_nothing_heavy() -> None:
-    heavy = "torch pyarrow pandas fastapi pydantic transformers datasets matplotlib".split()
+    heavy = ["torch", "pyarrow", "pandas", "fastapi", "pydantic", "transformers", "datasets", "matplotlib"]
     code = f"import sys, cope_gym; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
