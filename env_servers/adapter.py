@@ -58,6 +58,9 @@ class StepResult:
         truncated: A limit of the benchmark ended the episode. The service's own step limit is added by the service.
         info: Always `raw_score` (the benchmark's own number), `score` (in [0, 1]), `success` (bool) and
             `action_valid` (bool; whether the benchmark could execute the action); whatever else the benchmark offers.
+        record: What came from outside of the engine in this call and made the reply what it is (the words of a
+            simulated user), a JSON value. Never shown to clients; it is kept in the journal and given back to
+            `Adapter.restart` and `Episode.repeat`, so that the episode can be rebuilt.
     """
 
     text: str
@@ -65,6 +68,7 @@ class StepResult:
     terminated: bool
     truncated: bool
     info: Dict[str, Any] = field(default_factory=dict)
+    record: Any = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,10 @@ class Episode(ABC):
             AdapterError: `bad_action` for a malformed action (nothing was executed).
         """
 
+    def repeat(self, action: Any, record: Any) -> StepResult:
+        """Executes an action again while the episode is rebuilt, with the `record` that the first time left."""
+        return self.step(action)
+
     def close(self) -> None:
         """Frees what the episode holds. Called once; must not fail."""
 
@@ -167,6 +175,10 @@ class Adapter(ABC):
         Raises:
             AdapterError: `unknown_task` or `bad_option`.
         """
+
+    def restart(self, task_id: str, seed: Optional[int], options: Mapping[str, Any], record: Any) -> Episode:
+        """Starts an episode that is rebuilt, with the `record` that its first observation left."""
+        return self.start(task_id, seed, options)
 
     def canonical_id(self, task_id: str) -> Optional[str]:
         """Returns the id, as `tasks` has it, that another published name of a task stands for, else `None`.

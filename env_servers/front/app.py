@@ -19,7 +19,7 @@ def build_app(service: Service) -> FastAPI:
         service.metrics.request(method, status, seconds)
 
     app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL)
-    problem.install(app)
+    problem.install(app, service.metrics.error)
     # Routes are tried in order, and nearly all requests are steps.
     app.include_router(routes_sessions.routes(service))
     app.include_router(routes_info.routes(service))

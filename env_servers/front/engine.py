@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from typing import Any
 
@@ -16,7 +17,7 @@ from env_servers.front.actions import parse
 from env_servers.front.catalogue import Catalogue
 from env_servers.front.journal import Journal
 from env_servers.front.metrics import Metrics
-from env_servers.front.session import Reply, Session, digest, reply_of
+from env_servers.front.session import Reply, Session, Turn, digest, reply_of
 from env_servers.pool.base import (
     EpisodeFaultError,
     NoRoomError,
@@ -68,8 +69,8 @@ class Engine:
                 await self.let_go(session)
                 raise
             self._pool.share(worker)
-            session.replies = [reply_of(session.origin, 0, first["first"])]
             session.replayable = first["replayable"]
+            session.add("", reply_of(session.origin, 0, first["first"]), first["first"]["record"])
             if session.over:
                 await self.let_go(session)
             return
@@ -87,17 +88,13 @@ class Engine:
         self._journal.intent(session, action)
         try:
             result = await self._execute(session, action)
-        except ServiceError as error:
+        except ServiceError:
             if session.failure is None:
                 session.intent = None
                 self._journal.rejected(session)
-            self._metrics.error(session.origin.env, error.type)
             raise
-        reply = reply_of(session.origin, len(session.replies), result)
-        self._journal.reply(session, action, reply)
-        session.actions.append(action)
-        session.replies.append(reply)
-        session.intent = None
+        reply = reply_of(session.origin, session.steps + 1, result)
+        self._journal.turn(session, session.add(action, reply, result["record"]))
         if session.over:
             await self.let_go(session)
         return reply
@@ -125,7 +122,7 @@ class Engine:
                 await self.let_go(session)
                 raise
             self._metrics.rebuilt(session.origin.env)
-            log.info("session rebuilt", extra={"session": session.id, "steps": len(session.actions)})
+            log.info("session rebuilt", extra={"session": session.id, "steps": session.steps})
             return worker
         raise self._lose(session, f"it could not be rebuilt: {cause}")
 
@@ -162,29 +159,32 @@ class Engine:
         self._pool.share(worker)
         return result
 
-    async def _call_step(self, session: Session, worker: Worker, action: str) -> dict[str, Any]:
+    async def _call_step(self, session: Session, worker: Worker, action: str, **again: Any) -> dict[str, Any]:
         timeout = self._catalogue.facts(session.origin.env).step_timeout
         with self._metrics.step_seconds(session.origin.env):
-            return await worker.call("step", timeout, session=session.id, action=parse(action))
+            return await worker.call("step", timeout, session=session.id, action=parse(action), **again)
 
-    async def _start(self, session: Session, worker: Worker) -> dict[str, Any]:
+    async def _start(self, session: Session, worker: Worker, **again: Any) -> dict[str, Any]:
         origin = session.origin
-        arguments = {"task_id": origin.task_id, "seed": origin.seed, "options": origin.options}
+        arguments = {"task_id": origin.task_id, "seed": origin.seed, "options": origin.options, **again}
         return await worker.call("start", self._start_timeout, session=session.id, **arguments)
 
     async def _replay(self, session: Session, worker: Worker) -> None:
         try:
-            results = [(await self._start(session, worker))["first"]]
-            self._compare(session, 0, results[0])
-            for index, action in enumerate(session.actions, 1):
-                self._compare(session, index, await self._call_step(session, worker, action))
+            start, *steps = session.turns
+            first = await self._start(session, worker, record=json.loads(start.record))
+            self._compare(session, 0, start, first["first"])
+            for index, turn in enumerate(steps, 1):
+                record = json.loads(turn.record)
+                result = await self._call_step(session, worker, turn.action, record=record)
+                self._compare(session, index, turn, result)
         except ServiceError as error:
             if error.retryable or error is session.failure:
                 raise
             raise self._lose(session, f"the adapter refused a recorded action: {error.detail}") from error
 
-    def _compare(self, session: Session, index: int, result: dict[str, Any]) -> None:
-        if digest(reply_of(session.origin, index, result)) != digest(session.replies[index]):
+    def _compare(self, session: Session, index: int, turn: Turn, result: dict[str, Any]) -> None:
+        if digest(reply_of(session.origin, index, result)) != digest(json.loads(turn.reply)):
             raise self._lose(session, f"step {index} came out differently when it was played again")
 
     async def _acquire(self, session: Session, alone: bool) -> Worker:

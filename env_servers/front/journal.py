@@ -1,12 +1,15 @@
 """The journal: intent before an action is executed, the full reply before it is sent.
 
-The records in memory (`Session.actions`, `replies`, `intent`) are enough to rebuild an episode after a worker's death.
-`FileJournal` keeps the same records on disk, one JSON Lines file a session, so that sessions outlive the service. Each
-record is one `write`; the kernel keeps it when this process is killed (a crash of the machine is not covered).
+The records in memory (`Session.turns`, `intent`) are enough to rebuild an episode after a worker's death. On disk
+`FileJournal` keeps the same, one JSON Lines file a session, so that sessions outlive the service. Each record is one
+`write`; the kernel keeps it when this process is killed (a crash of the machine is not covered). Where the disk fails,
+the session goes on without a file: it can then not outlive the service, but nothing runs twice.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from env_servers.errors import ServiceError
-from env_servers.front.session import Origin, Reply, Session
+from env_servers.front.session import Origin, Session, Turn
 from env_servers.worker.framing import to_json
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ class Journal(Protocol):
         """Records that an action is about to be executed."""
         ...
 
-    def reply(self, session: Session, action: str, reply: Reply) -> None:
+    def turn(self, session: Session, turn: Turn) -> None:
         """Records that it was executed."""
         ...
 
@@ -74,7 +77,7 @@ class MemoryJournal:
     def intent(self, session: Session, action: str) -> None:
         """See `Journal`."""
 
-    def reply(self, session: Session, action: str, reply: Reply) -> None:
+    def turn(self, session: Session, turn: Turn) -> None:
         """See `Journal`."""
 
     def rejected(self, session: Session) -> None:
@@ -112,35 +115,36 @@ class FileJournal:
             "origin": asdict(session.origin),
             "client_id": session.client_id,
             "replayable": session.replayable,
+            "born": session.born,
             "key": key,
-            "first": session.replies[0],
         }
-        past = zip(session.actions, session.replies[1:], strict=True)
-        records = [head, *({"action": action, "reply": reply} for action, reply in past)]
         aside = self._path(session.id).with_suffix(".new")
-        aside.write_bytes(b"".join(to_json(record) + b"\n" for record in records))
-        aside.rename(self._path(session.id))
+        try:
+            aside.write_bytes(b"".join([to_json(head) + b"\n", *map(_line, session.turns)]))
+            aside.rename(self._path(session.id))
+        except OSError as error:
+            self._give_up(session.id, error)
 
     def intent(self, session: Session, action: str) -> None:
         """See `Journal`."""
-        self._append(session.id, {"intent": action})
+        self._append(session.id, to_json({"intent": action}) + b"\n")
 
-    def reply(self, session: Session, action: str, reply: Reply) -> None:
+    def turn(self, session: Session, turn: Turn) -> None:
         """See `Journal`."""
-        self._append(session.id, {"action": action, "reply": reply})
+        self._append(session.id, _line(turn))
 
     def rejected(self, session: Session) -> None:
         """See `Journal`."""
-        self._append(session.id, {"intent": None})
+        self._append(session.id, to_json({"intent": None}) + b"\n")
 
     def epoch(self, session: Session) -> None:
         """See `Journal`."""
-        self._append(session.id, {"epoch": session.epoch})
+        self._append(session.id, to_json({"epoch": session.epoch}) + b"\n")
 
     def failed(self, session: Session) -> None:
         """See `Journal`."""
         assert session.failure is not None
-        self._append(session.id, {"failure": session.failure.problem()})
+        self._append(session.id, to_json({"failure": session.failure.problem()}) + b"\n")
 
     def removed(self, session: str) -> None:
         """See `Journal`."""
@@ -154,15 +158,24 @@ class FileJournal:
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 log.error("journal unreadable", extra={"session": path.stem, "error": repr(error)})
 
-    def _append(self, session: str, record: dict[str, Any]) -> None:
+    def _append(self, session: str, line: bytes) -> None:
         try:
             handle = os.open(self._path(session), os.O_WRONLY | os.O_APPEND)
-        except FileNotFoundError:  # the session was closed while its step ran
-            return
-        try:
-            os.write(handle, to_json(record) + b"\n")
-        finally:
-            os.close(handle)
+            try:
+                written = os.write(handle, line)
+            finally:
+                os.close(handle)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except FileNotFoundError:
+            return  # closed while its step ran, or given up before
+        except OSError as error:
+            self._give_up(session, error)
+
+    def _give_up(self, session: str, error: OSError) -> None:
+        log.error("journal cannot be written", extra={"session": session, "error": str(error)})
+        with contextlib.suppress(OSError):
+            self._path(session).unlink(missing_ok=True)
 
     def _path(self, session: str) -> Path:
         if not _ID.fullmatch(session):
@@ -170,22 +183,32 @@ class FileJournal:
         return self._folder / f"{session}.jsonl"
 
 
+def _line(turn: Turn) -> bytes:
+    # The parts are JSON already.
+    return b'{"action":%s,"reply":%s,"record":%s}\n' % (to_json(turn.action), turn.reply, turn.record)
+
+
 def _read(path: Path) -> tuple[Session, Key | None]:
     # A last line without its newline is a record that was being written when the service was killed.
     lines = path.read_bytes().split(b"\n")[:-1]
     head = json.loads(lines[0])
-    session = Session(head["session"], Origin(**head["origin"]), head["client_id"], replayable=head["replayable"])
-    session.replies.append(head["first"])
+    session = Session(
+        head["session"],
+        Origin(**head["origin"]),
+        head["client_id"],
+        replayable=head["replayable"],
+        born=head["born"],
+    )
     for line in lines[1:]:
         _apply(session, json.loads(line))
+    if session.steps < session.born:
+        raise ValueError("the start is missing")
     return session, None if head["key"] is None else (head["key"][0], head["key"][1])
 
 
 def _apply(session: Session, record: dict[str, Any]) -> None:
     if "reply" in record:
-        session.actions.append(record["action"])
-        session.replies.append(record["reply"])
-        session.intent = None
+        session.add(record["action"], record["reply"], record["record"])
     elif "intent" in record:
         session.intent = record["intent"]
     elif "epoch" in record:

@@ -30,7 +30,7 @@ class Metrics:
         self._requests = Histogram(
             "cope_request_seconds", "HTTP requests", ["method", "status"], buckets=_SECONDS, registry=self.registry
         )
-        self._errors = Counter("cope_errors", "Problem documents, by type", ["env", "type"], registry=self.registry)
+        self._errors = Counter("cope_errors", "Problem documents, by type", ["type"], registry=self.registry)
         self._rebuilt = Counter("cope_sessions_rebuilt", "Sessions played again", ["env"], registry=self.registry)
         self._deaths = Gauge("cope_worker_deaths", "Workers that ended unasked", registry=self.registry)
         self._workers = Gauge("cope_workers", "Worker processes", ["env"], registry=self.registry)
@@ -46,9 +46,9 @@ class Metrics:
         """Counts an ended session."""
         self._closed.labels(env, reason).inc()
 
-    def error(self, env: str, type: str) -> None:
-        """Counts an error."""
-        self._errors.labels(env, type).inc()
+    def error(self, type: str) -> None:
+        """Counts a problem document."""
+        self._errors.labels(type).inc()
 
     def rebuilt(self, env: str) -> None:
         """Counts a session that was played again."""

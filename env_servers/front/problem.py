@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -48,24 +49,28 @@ def response(error: ServiceError) -> JSONResponse:
     return JSONResponse(error.problem(), error.status, headers, MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Makes the app answer every error so."""
+def install(app: FastAPI, seen: Callable[[str], None]) -> None:
+    """Makes the app answer every error so, and tells the type of each."""
+
+    def answer(error: ServiceError) -> JSONResponse:
+        seen(error.type)
+        return response(error)
 
     async def service_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ServiceError)
-        return response(error)
+        return answer(error)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return response(ServiceError("bad_request", _sentence(error)))
+        return answer(ServiceError("bad_request", _sentence(error)))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return response(_http(request, error))
+        return answer(_http(request, error))
 
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed inside the service", exc_info=error, extra={"path": request.url.path})
-        return response(ServiceError("internal", "A defect of the service; its log has the details."))
+        return answer(ServiceError("internal", "A defect of the service; its log has the details."))
 
     app.add_exception_handler(ServiceError, service_error)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -30,7 +30,7 @@ def decide(session: Session, index: int, action: str, epoch: int) -> Decision:
         ServiceError: The request is refused; nothing changes.
     """
     _check_epoch(session, epoch)
-    done = len(session.actions)
+    done = session.steps
     where: dict[str, Any] = {"session_id": session.id, "step_index": index}
     if session.running is not None and index == session.running.index:
         _check_same(session.running.action, action, where)
@@ -39,7 +39,7 @@ def decide(session: Session, index: int, action: str, epoch: int) -> Decision:
         if index < done - 1:
             detail = f"Step {index} is past; the next one is {done}. Only the last step can be asked for again."
             raise ServiceError("stale_step", detail, **where)
-        _check_same(session.actions[index], action, where)
+        _check_same(session.turns[index + 1].action, action, where)
         return Decision.REPEAT
     if session.failure is not None:
         raise session.failure.again()

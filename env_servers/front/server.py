@@ -70,7 +70,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._port_file = port_file
-        self._draining: asyncio.Task[None] | None = None
+        self._draining = False
+        self._drain_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -104,10 +105,14 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT."""
-        if self._draining is None and self._loop is not None and self.started:
-            self._draining = self._loop.create_task(self._drain())
+        if not self._draining and self._loop is not None and self.started:
+            self._draining = True
+            self._loop.call_soon_threadsafe(self._begin_drain)
         else:
             super().handle_exit(sig, frame)
+
+    def _begin_drain(self) -> None:
+        self._drain_task = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         log.info("draining", extra={"live": self._service.live})

@@ -74,7 +74,8 @@ class Service:
         for session, key in self._journal.load():
             self._adopt(session)
             if key is not None:
-                self._keys.restore(*key, {**self._document(session), **session.replies[0], "epoch": 1})
+                created = session.document(self.settings.lease_seconds, session.born)
+                self._keys.restore(*key, {**created, "epoch": 1})
         self._sweeper = asyncio.create_task(self._sweep())
         self.ready = True
 
@@ -83,10 +84,11 @@ class Service:
         self.ready = False
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self.pool.close()
+        # First: a step that is cut off must keep its intent, not take the end of its worker for a fault.
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.pool.close()
 
     async def drain(self) -> None:
         """Refuses new sessions, lets live ones go on for `drain_seconds`, then waits for the steps in execution."""
@@ -134,7 +136,7 @@ class Service:
         self._leases.renew(session.id)
         decision = decide(session, body.step_index, action, body.epoch)
         if decision is Decision.REPEAT:
-            return session.replies[body.step_index + 1]
+            return session.last
         if decision is Decision.EXECUTE:
             if self.draining and not self.ready:
                 raise ServiceError("draining", "The service is shutting down; repeat this step when it is back.")
@@ -234,8 +236,7 @@ class Service:
         if not parent.replayable:
             detail = "This episode is not deterministic, so it cannot be played again and not be forked."
             raise ServiceError("bad_request", detail, session_id=session_id)
-        session = Session(secrets.token_urlsafe(24), parent.origin, parent.client_id)
-        session.actions, session.replies = list(parent.actions), list(parent.replies)
+        session = parent.fork(secrets.token_urlsafe(24))
         if not session.over:
             with self._place(session):
                 await self._engine.rebuild(session)
@@ -266,7 +267,7 @@ class Service:
             self._tombstones.popitem(last=False)
         self._journal.removed(session_id)
         self.metrics.closed(session.origin.env, reason)
-        log.info("session ended", extra={"session": session_id, "reason": reason, "steps": len(session.actions)})
+        log.info("session ended", extra={"session": session_id, "reason": reason, "steps": session.steps})
         return self._spawn(self._dispose(session))
 
     async def _dispose(self, session: Session) -> None:
@@ -326,6 +327,7 @@ class Service:
 
     def _result(self, result: Reply | BaseException) -> Document:
         if isinstance(result, ServiceError):
+            self.metrics.error(result.type)
             return {"error": result.problem()}
         if isinstance(result, BaseException):
             log.error("step failed inside the service", exc_info=result)

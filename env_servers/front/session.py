@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,21 @@ class Running:
     task: asyncio.Task[Reply]
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One executed call as it is kept: thousands of sessions hold thousands of these, hence the packed reply.
+
+    Attributes:
+        action: Canonical JSON; "" for the start.
+        reply: The reply's JSON.
+        record: What the adapter wants back when the episode is rebuilt, JSON.
+    """
+
+    action: str
+    reply: bytes
+    record: bytes
+
+
 @dataclass
 class Session:
     """A session's state; the rules are in `rules.py`, the work in `engine.py`.
@@ -60,8 +76,9 @@ class Session:
         client_id: Whatever the client calls itself.
         epoch: Which attachment may step.
         replayable: Whether the same calls give the same replies.
-        actions: Canonical JSON of every executed action.
-        replies: The first observation and the reply of every executed action.
+        turns: The start and every executed action.
+        last: The latest reply.
+        born: Number of steps it began with; a fork has a past.
         intent: Canonical JSON of an action that may or may not have been executed when the service died.
         worker: Where the engine lives; `None` when the episode is over or must be rebuilt.
         running: The step in execution.
@@ -73,17 +90,18 @@ class Session:
     client_id: str | None = None
     epoch: int = 1
     replayable: bool = True
-    actions: list[str] = field(default_factory=list[str])
-    replies: list[Reply] = field(default_factory=list[Reply])
+    turns: list[Turn] = field(default_factory=list[Turn])
+    last: Reply = field(default_factory=dict[str, Any])
+    born: int = 0
     intent: str | None = None
     worker: Worker | None = None
     running: Running | None = None
     failure: ServiceError | None = None
 
     @property
-    def last(self) -> Reply:
-        """The latest reply."""
-        return self.replies[-1]
+    def steps(self) -> int:
+        """Number of executed steps, which is the next step's index."""
+        return len(self.turns) - 1
 
     @property
     def over(self) -> bool:
@@ -93,10 +111,23 @@ class Session:
     @property
     def live(self) -> bool:
         """Whether it may still be stepped, and so counts against the capacity."""
-        return self.failure is None and not (self.replies and self.over)
+        return self.failure is None and not (self.turns and self.over)
 
-    def document(self, lease_seconds: float) -> dict[str, Any]:
-        """Returns the session as the protocol words it."""
+    def add(self, action: str, reply: Reply, record: Any) -> Turn:
+        """Keeps an executed call."""
+        turn = Turn(action, to_json(reply), to_json(record))
+        self.turns.append(turn)
+        self.last = reply
+        self.intent = None
+        return turn
+
+    def fork(self, id: str) -> Session:
+        """Returns a session with the same past."""
+        past = list(self.turns)
+        return Session(id, self.origin, self.client_id, turns=past, last=self.last, born=self.steps)
+
+    def document(self, lease_seconds: float, step: int | None = None) -> dict[str, Any]:
+        """Returns the session as the protocol words it, with its last reply or that of an earlier step."""
         origin = self.origin
         return {
             "session_id": self.id,
@@ -109,13 +140,14 @@ class Session:
             "options": origin.options,
             "max_steps": origin.max_steps,
             "lease_seconds": lease_seconds,
-            **self.last,
+            **(self.last if step is None else json.loads(self.turns[step].reply)),
         }
 
     def transcript(self) -> list[dict[str, Any]]:
         """Returns every step: the first observation, then each action with its reply."""
-        actions: list[Any] = [None, *(parse(action) for action in self.actions)]
-        return [{"action": action, **reply} for action, reply in zip(actions, self.replies, strict=True)]
+        return [
+            {"action": parse(turn.action) if turn.action else None, **json.loads(turn.reply)} for turn in self.turns
+        ]
 
 
 def reply_of(origin: Origin, index: int, result: dict[str, Any]) -> Reply:

@@ -95,7 +95,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environ},
+                env={**_inherited(), "PYTHONUNBUFFERED": "1", **self.spec.environ},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -198,6 +198,11 @@ class WorkerProcess:
     def _obituary(self) -> str:
         words = self.last_words()
         return f"the worker of {self.spec.name} died" + (f" ({words[:300]})" if words else "")
+
+
+def _inherited() -> dict[str, str]:
+    # Code that a model wrote may run in there: the service's token is not for it.
+    return {name: value for name, value in os.environ.items() if name != "COPE_TOKEN"}
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

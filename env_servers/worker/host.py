@@ -93,14 +93,15 @@ class Host:
     def _gold(self, task_id: str, options: Mapping[str, Any]) -> Any:
         return self.adapter.gold(task_id, options)
 
-    def _start(self, session: str, task_id: str, seed: Optional[int], options: Mapping[str, Any]) -> Dict[str, Any]:
-        episode = self.adapter.start(task_id, seed, options)
+    def _start(self, session: str, **what: Any) -> Dict[str, Any]:
+        episode = self.adapter.restart(**what) if "record" in what else self.adapter.start(**what)
         self._episodes[session] = episode
         replayable = self.adapter.facts.deterministic if episode.replayable is None else episode.replayable
         return {"first": _result(episode.first), "replayable": replayable}
 
-    def _step(self, session: str, action: Any) -> Dict[str, Any]:
-        return _result(self._episodes[session].step(action))
+    def _step(self, session: str, **what: Any) -> Dict[str, Any]:
+        episode = self._episodes[session]
+        return _result(episode.repeat(**what) if "record" in what else episode.step(**what))
 
     def _close(self, session: str) -> None:
         episode = self._episodes.pop(session, None)
@@ -122,4 +123,5 @@ def _result(result: StepResult) -> Dict[str, Any]:
         "terminated": bool(result.terminated),
         "truncated": bool(result.truncated),
         "info": dict(result.info),
+        "record": result.record,
     }

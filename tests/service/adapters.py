@@ -21,6 +21,7 @@ class CounterEpisode(Episode):
     def __init__(self, adapter: CounterAdapter, task_id: str, seed: int | None, options: Mapping[str, Any]) -> None:
         self.adapter = adapter
         self.value = 0
+        self.said: Optional[str] = None
         self.options = options
         self.replayable = False if options.get("random") else None
         self.first = self._result(f"{task_id} seed {seed} counter 0", 0.0)
@@ -37,7 +38,18 @@ class CounterEpisode(Episode):
         else:
             getattr(self, "do_" + verb)(rest)
         done = self.value >= GOAL
-        return self._result(f"counter {self.value}", float(done), done)
+        said, self.said = self.said, None
+        result = self._result(f"counter {self.value}" + (f", user: {said}" if said else ""), float(done), done)
+        result.record = said
+        return result
+
+    def repeat(self, action: Any, record: Any) -> StepResult:
+        self.said = record
+        return self.step(action)
+
+    def do_talk(self, rest: str) -> None:
+        """A simulated user answers: another word each time, but the same when the episode is rebuilt."""
+        self.said = self.said or os.urandom(8).hex()
 
     def do_sleep(self, rest: str) -> None:
         time.sleep(float(rest))

@@ -115,6 +115,16 @@ def test_an_episode_of_chance_is_lost_with_its_worker_and_says_so(server: Server
     assert "deterministic" in problem(server.step(name, 1, "add 1"), "episode_lost", 410)["detail"]
 
 
+def test_what_a_simulated_user_said_is_said_again_when_the_episode_is_rebuilt(server: Server) -> None:
+    name = server.create()["session_id"]
+    said = [server.step(name, index, "talk").json() for index in range(3)]
+    assert "record" not in said[0] and len({reply["observation"] for reply in said}) == 3
+    kill_workers(server)
+    assert server.step(name, 3, "add 1").json()["observation"] == "counter 1"
+    transcript = server.http.post(f"/v1/sessions/{name}/attach").json()["transcript"]
+    assert [turn["observation"] for turn in transcript[1:4]] == [reply["observation"] for reply in said]
+
+
 def test_an_engine_that_comes_out_differently_is_noticed(server: Server) -> None:
     name = server.create()["session_id"]
     server.step(name, 0, "time")
@@ -253,6 +263,12 @@ def test_kill_9_of_the_front_leaves_no_process_not_even_grandchildren(start: Sta
     server.step(name, 0, "child 1000")
     assert any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(server.mark))
     server.stop(signal.SIGKILL)
+
+
+def test_workers_do_not_see_the_token(start: Start) -> None:
+    server = start(environ={"COPE_TOKEN": "secret"})
+    for pid in server.workers():
+        assert b"COPE_TOKEN" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_kill_9_of_a_worker_takes_its_children_along(start: Start) -> None:

@@ -144,14 +144,13 @@ def _reply(index: int) -> dict[str, Any]:
 
 
 def _recorded(folder: Path) -> Session:
-    session = Session("s" * 32, ORIGIN, replies=[_reply(0)])
+    session = Session("s" * 32, ORIGIN)
+    session.add("", _reply(0), None)
     journal = FileJournal(folder)
     journal.created(session, ("key", "print"))
     for index in (1, 2):
         journal.intent(session, f'"a{index}"')
-        session.actions.append(f'"a{index}"')
-        session.replies.append(_reply(index))
-        journal.reply(session, f'"a{index}"', session.last)
+        journal.turn(session, session.add(f'"a{index}"', _reply(index), {"said": "h\u00e9"}))
     session.epoch = 4
     journal.epoch(session)
     return session
@@ -172,9 +171,8 @@ def test_a_journal_cut_anywhere_gives_a_state_that_was(tmp_path: Path, cut: int)
     whole = path.read_bytes()
     path.write_bytes(whole[: -cut * len(whole) // 100])
     for loaded, _ in FileJournal(tmp_path).load():
-        assert loaded.actions == session.actions[: len(loaded.actions)]
-        assert len(loaded.replies) == len(loaded.actions) + 1
-        assert loaded.intent in (None, *session.actions[len(loaded.actions) :])
+        assert loaded.turns == session.turns[: len(loaded.turns)]
+        assert loaded.intent in (None, *(turn.action for turn in session.turns[len(loaded.turns) :]))
 
 
 def test_a_damaged_journal_hurts_no_other(tmp_path: Path) -> None:
@@ -221,3 +219,12 @@ def test_loopback(host: str, local: bool) -> None:
 def test_percentile_is_the_nearest_rank() -> None:
     assert [percentile([3, 1, 2, 4], share) for share in (0.0, 0.25, 0.5, 0.51, 1.0)] == [1, 1, 2, 3, 4]
     assert math.isnan(percentile([], 0.5))
+
+
+def test_a_journal_on_a_failing_disk_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _recorded(tmp_path)
+    journal = FileJournal(tmp_path)
+    monkeypatch.setattr("os.write", lambda handle, data: len(data) // 2)
+    journal.intent(session, '"half"')
+    journal.turn(session, session.add('"half"', _reply(3), None))
+    assert list(journal.load()) == []
