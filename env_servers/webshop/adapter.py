@@ -154,6 +154,11 @@ class WebShopAdapter(Adapter):
         """Returns the goals of a split."""
         return self._tasks.of(split)
 
+    def canonical_id(self, task_id: str) -> Optional[str]:
+        """Returns the goal behind a number of the original, e.g. `4680` or `agentgym/4680`: its place in the order."""
+        number = task_id.rpartition("agentgym/")[2]
+        return self._tasks.numbered(int(number)) if number.isascii() and number.isdigit() else None
+
     def start(self, task_id: str, seed: Optional[int], options: Mapping[str, Any]) -> WebShopEpisode:
         """Starts a visit. The seed changes nothing: prices and price ceilings are part of the catalogue."""
         chosen = _options(options)
@@ -161,16 +166,13 @@ class WebShopAdapter(Adapter):
         return WebShopEpisode(Session(self._catalogue, goal, str(position), chosen["show_attributes"]), chosen)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
-        """Returns the purchase of the goal's own product with the options that cover most of the goal.
-
-        It scores 1.0 unless the goal is one of the unreachable ones.
-        """
+        """Returns the purchase of the goal's own product, `None` for a goal that no purchase of it can reach."""
         _options(options)
         _, goal = self._tasks.find(task_id)
-        path = self._way_to(goal)
+        selection, reached = best_selection(goal, self._catalogue.product(goal.asin))
+        path = self._way_to(goal) if reached else None
         if path is None:
             return None
-        selection, _ = best_selection(goal, self._catalogue.product(goal.asin))
         return [*path, *(f"click[{value}]" for value in selection.values()), "click[buy now]"]
 
     def close(self) -> None:

@@ -73,6 +73,17 @@ class Tasks:
             "synthetic/B000000000/0, and the tasks route lists them",
         )
 
+    def numbered(self, number: int) -> str:
+        """Returns the id of a goal by its position in the published order of the primary goals.
+
+        Raises:
+            AdapterError: `unknown_task`.
+        """
+        goals = self._catalogue.goals(self.primary)
+        if number >= len(goals):
+            raise AdapterError("unknown_task", f"there are {len(goals)} {self.primary} goals, numbered from 0")
+        return goals[number].id
+
     def _index(self, kind: str) -> dict[str, int]:
         if kind not in self._positions:
             self._positions[kind] = {goal.id: n for n, goal in enumerate(self._catalogue.goals(kind))}

@@ -75,7 +75,7 @@ seen = []
 for number in range(200):
     task = tasks[number * 17 % len(tasks)]
     episode = adapter.start(task, None, {})
-    for action in adapter.gold(task, {}):
+    for action in adapter.gold(task, {}) or ["search[shoes]"]:
         episode.step(action)
     episode.close()
     if number in (49, 199):
