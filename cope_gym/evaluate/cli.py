@@ -149,7 +149,7 @@ def _table(result: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="left" if not name else "right")
     for name, estimate in result["metrics"].items():
         low, high = estimate["low"], estimate["high"]
-        interval = "–" if low is None else f"{low:.3f} to {high:.3f}"
+        interval = "–" if low is None or low == high else f"{low:.3f} to {high:.3f}"
         table.add_row(name, f"{estimate['value']:.3f}", interval, str(estimate["tasks"]))
     return table
 

@@ -42,10 +42,10 @@ def report(run_dir: str | Path, title: str = "") -> Path:
     charts = curves.charts({name: rows}) if rows else []
     page = Page(
         title=name,
-        headline=summary.headline(evaluated),
-        subtitle=summary.subtitle(evaluated),
+        headline=summary.headline(evaluated, trend=True),
+        subtitle=summary.subtitle(evaluated, trend=True),
         runs=[Run(one.label, one.episodes, one.result) for one in evaluated] + _training(training),
-        tiles=summary.tiles(evaluated, training, rows),
+        tiles=summary.tiles(evaluated, training, rows, trend=True),
         curves=charts,
         comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
         facts=summary.facts(evaluated),
@@ -78,12 +78,13 @@ def view(paths: Sequence[str], out: Path, title: str = "", show_protected: bool 
         others += [Run(label or path.name.removesuffix(".jsonl"), episodes)] if episodes else []
         if steps := runs.metrics(path):
             rows[label or path.resolve().name] = steps
+    trend = len(paths) == 1  # stages of one run; several paths are rivals
     page = Page(
         title=title or Path(paths[0].rpartition("=")[2]).resolve().name,
-        headline=summary.headline(evaluated) if evaluated else "",
-        subtitle=summary.subtitle(evaluated),
+        headline=summary.headline(evaluated, trend) if evaluated else "",
+        subtitle=summary.subtitle(evaluated, trend),
         runs=[Run(one.label, one.episodes, one.result) for one in evaluated] + others,
-        tiles=summary.tiles(evaluated, [e for run in others for e in run.episodes], []) if evaluated else [],
+        tiles=summary.tiles(evaluated, [], [], trend) if trend or len(evaluated) == 1 else [],
         curves=curves.charts(rows),
         comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
         facts=summary.facts(evaluated),

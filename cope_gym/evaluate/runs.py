@@ -96,7 +96,9 @@ def training_episodes(run: Path, most: int = MOST_EPISODES) -> list[Trajectory]:
         return []
     steps = list(by_step.values())
     a_step = max(1, len(_episodes(steps[0])))
-    return thin_tokens([episode for paths in _spread(steps, max(2, most // a_step)) for episode in _episodes(paths)])
+    chosen = _spread(steps, max(2, most // a_step))
+    records = max(1, MOST_TOKEN_RECORDS // len(chosen))  # thinned step by step, since all of them may not fit
+    return [episode for paths in chosen for episode in thin_tokens(_episodes(paths), records)]
 
 
 def _episodes(paths: Sequence[Path]) -> list[Trajectory]:
@@ -106,6 +108,8 @@ def _episodes(paths: Sequence[Path]) -> list[Trajectory]:
 def _spread(items: Sequence[T], most: int) -> list[T]:
     if len(items) <= most:
         return list(items)
+    if most == 1:
+        return [items[0]]
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 

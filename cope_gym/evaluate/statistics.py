@@ -34,7 +34,7 @@ class Estimate:
         high: Upper end, likewise.
         tasks: Number of tasks behind it.
         method: `bootstrap` over tasks; `wilson` for a rate of exactly 0 or 1, where resampling would claim certainty;
-            `none` with fewer than two tasks.
+            `no spread` where all tasks agree and resampling says nothing; `none` with fewer than two tasks.
     """
 
     value: float
@@ -124,6 +124,8 @@ def estimate(
     if rate and mean in (0.0, 1.0):
         low, high = wilson(round(mean * len(values)), len(values), confidence)
         return Estimate(mean, low, high, len(values), "wilson")
+    if len(set(values)) == 1:
+        return Estimate(mean, mean, mean, len(values), "no spread")
     means = _resampled_means(data, resamples, seed)
     tail = (1.0 - confidence) / 2.0
     low, high = (float(q) for q in np.quantile(means, [tail, 1.0 - tail]))

@@ -42,25 +42,34 @@ def comparisons(runs: Sequence[Evaluated], pairs: Sequence[tuple[int, int]]) -> 
     ]
 
 
-def headline(runs: Sequence[Evaluated]) -> str:
-    """Returns one sentence about the first and the last evaluation."""
+def headline(runs: Sequence[Evaluated], trend: bool) -> str:
+    """Returns one line.
+
+    Args:
+        runs: Evaluations in order.
+        trend: Whether they are stages of one run, so that the first and the last tell what changed.
+    """
     known = [run for run in runs if run.result["metrics"]]
     if not known:
         return "No evaluation yet"
     first, last = known[0], known[-1]
+    if not trend and len(known) > 1:
+        listed = ", ".join(f"{run.label} {_percent(run)}" for run in known)
+        return f"Success: {listed}" + (f" {_where(last)}" if same_panel(first, last) else "")
     if first is last or not same_panel(first, last):
         return f"{_percent(last)} success {_where(last)}"
     return f"Success {_percent(first)} → {_percent(last)} {_where(last)}"
 
 
-def subtitle(runs: Sequence[Evaluated]) -> str:
-    """Returns what the headline is worth."""
+def subtitle(runs: Sequence[Evaluated], trend: bool) -> str:
+    """Returns what the headline is worth; see `headline`."""
     known = [run for run in runs if run.result["metrics"]]
     if not known:
         return ""
     first, last = known[0], known[-1]
-    parts = [f"{last.result['policy']['name']}, {_count(last.result['episodes'], 'episode')}"]
-    if first is not last and same_panel(first, last):
+    policies = ", ".join(dict.fromkeys(run.result["policy"]["name"] for run in known))
+    parts = [f"{policies}, {_count(last.result['episodes'], 'episode')} each"]
+    if trend and first is not last and same_panel(first, last):
         parts.append(_verdict(compare(first, last)["success"]))
     if not all(run.result["complete"] for run in known):
         parts.append("partial results: short tasks finish first, so they are biased")
@@ -71,6 +80,9 @@ def _verdict(change: statistics.Paired) -> str:
     low, high = change.difference.low, change.difference.high
     if low is None or high is None:
         return "one task says nothing about chance"
+    if low == high:
+        verdict = "beyond chance" if change.p_value < 0.05 else "nothing that chance could not do"
+        return f"equal on all {change.difference.tasks} tasks: {verdict} (p = {change.p_value:.2g})"
     interval = f"95 % interval {100 * low:+.1f} to {100 * high:+.1f} points".replace("-", "−")
     if low > 0 or high < 0:
         return f"the change is beyond chance ({interval})"
@@ -90,17 +102,19 @@ def _count(number: int, word: str) -> str:
 
 
 def tiles(
-    runs: Sequence[Evaluated], training: Sequence[Trajectory], rows: Sequence[Mapping[str, Any]]
+    runs: Sequence[Evaluated], training: Sequence[Trajectory], rows: Sequence[Mapping[str, Any]], trend: bool
 ) -> list[dict[str, str]]:
-    """Returns the tiles of the page: the last evaluation against the first, and the training."""
+    """Returns the tiles of the page: the last evaluation (as a `trend` against the first), and the training."""
     known = [run for run in runs if run.result["metrics"]]
     shown: list[dict[str, str]] = []
     if known:
-        before = known[0] if len(known) > 1 and same_panel(known[0], known[-1]) else None
+        before = known[0] if trend and len(known) > 1 and same_panel(known[0], known[-1]) else None
         shown = [_metric_tile(known[-1], before, *row) for row in _METRIC_TILES]
         errors = sum(len(run.result["errors"]) for run in runs)
         if errors:
-            shown.append({"label": "Infrastructure errors", "value": str(errors), "note": "not scored, listed below"})
+            shown.append(
+                {"label": "Lost episodes", "value": str(errors), "note": "infrastructure: not scored, listed below"}
+            )
     if rows:
         shown.append(_training_tile(training, rows))
     episodes = [e for run in runs for e in run.episodes] + list(training)
@@ -122,7 +136,7 @@ def _metric_tile(
 ) -> dict[str, str]:
     estimate = last.result["metrics"][metric]
     low, high = estimate["low"], estimate["high"]
-    note = "" if low is None else f"95 %: {_show(low, unit)} to {_show(high, unit)}"
+    note = "" if low is None or low == high else f"95 %: {_show(low, unit)} to {_show(high, unit)}"
     tile = {"label": label, "value": _show(estimate["value"], unit, True), "note": note}
     if first:
         change = estimate["value"] - first.result["metrics"][metric]["value"]

@@ -92,7 +92,7 @@ def test_wilson_by_hand_and_at_the_ends() -> None:
     assert stats.wilson(5, 10) == (pytest.approx(0.23659, abs=1e-5), pytest.approx(0.76341, abs=1e-5))
     solved = stats.estimate([1.0] * 10, rate=True)
     assert solved == stats.Estimate(1.0, pytest.approx(0.72247, abs=1e-5), 1.0, 10, "wilson")
-    assert stats.estimate([1.0] * 10).method == "bootstrap"
+    assert stats.estimate([1.0] * 10) == stats.Estimate(1.0, 1.0, 1.0, 10, "no spread")
 
 
 def test_one_task_has_no_interval_and_no_task_no_estimate() -> None:

@@ -27,7 +27,7 @@ function section(title, hint, ...content) {
 
 function withInterval(estimate, show, colour, low, high) {
   if (!estimate) return "–";
-  const interval = estimate.low === null ? "" : `${show(estimate.low).replace(" %", "")} to ${show(estimate.high)}`;
+  const interval = estimate.low === null ? "" : estimate.low === estimate.high ? "no spread" : `${show(estimate.low).replace(" %", "")} to ${show(estimate.high)}`;
   return [colour ? intervalBar(estimate, colour, low, high) : null, h("span", { class: "est" }, show(estimate.value), h("span", { class: "interval" }, interval))];
 }
 
@@ -94,7 +94,7 @@ function comparisonTable() {
     h("td", {}, `${INDEX.runs[c.b].label} − ${INDEX.runs[c.a].label}`),
     h("td", {}, c.measure),
     h("td", {}, intervalBar(c.difference, c.difference.value < 0 ? "var(--failed)" : "var(--solved)", -widest, widest, 170),
-      h("span", { class: "est" }, points(c.difference.value), " points", h("span", { class: "interval" }, c.difference.low === null ? "" : `${points(c.difference.low)} to ${points(c.difference.high)}`))),
+      h("span", { class: "est" }, points(c.difference.value), " points", h("span", { class: "interval" }, c.difference.low === null ? "" : c.difference.low === c.difference.high ? "no spread" : `${points(c.difference.low)} to ${points(c.difference.high)}`))),
     h("td", { class: "r" }, c.p_value < 0.001 ? "< 0.001" : number(c.p_value, 2)),
     h("td", { class: "r" }, `${c.better} / ${c.equal} / ${c.worse}`)));
   const head = ["Comparison", "Measure", "Difference", "p", "better / equal / worse"];
