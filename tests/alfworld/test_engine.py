@@ -59,10 +59,10 @@ def test_a_walkthrough_of_each_type_wins(official: AdapterWorker) -> None:
 
 
 @pytest.mark.slow
-def test_every_eighth_walkthrough_of_valid_unseen_wins(official: AdapterWorker) -> None:
+def test_every_sixteenth_walkthrough_of_valid_unseen_wins(official: AdapterWorker) -> None:
     """All of them: `cope check alfworld --split valid_unseen --sample 0`."""
-    for number in range(0, 134, 8):
-        won(official, f"valid_unseen/{number}", {"command_style": ("move", "put")[number % 16 // 8]})
+    for number in range(0, 134, 16):
+        won(official, f"valid_unseen/{number}", {"command_style": ("move", "put")[number % 32 // 16]})
 
 
 def won(worker: AdapterWorker, task_id: str, options: dict[str, Any]) -> None:
