@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -40,6 +42,8 @@ def play(
     name = short_name(env)
     options = pairs(option)
     game = CopeEnv(name, task_id=task, split=split, max_steps=max_steps, client=connect(name, base_url))
+    with contextlib.suppress(ImportError):  # arrow keys and history, where Python has them
+        importlib.import_module("readline")
     try:
         Game(game, seed, options).run()
     finally:
