@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +72,7 @@ def serve(
         settings = FrontSettings(
             specs=_specs(env or [], adapter or [], python or [], set_ or []),
             token=token,
-            hosts=_LOCAL_NAMES if token is None else None,
+            hosts=_LOCAL_NAMES | {host} if token is None else None,
             max_sessions=max_sessions,
             lease_seconds=lease,
             rate_limit=rate_limit,
@@ -124,6 +125,9 @@ def _specs(envs: list[str], adapters: list[str], pythons: list[str], sets: list[
         specs.append(WorkerSpec(name, interpreter, target, settings.pop(name, {}), paths=(os.getcwd(),)))
     for unknown in [*settings, *interpreters]:
         raise _UsageError(f"There are settings for {unknown!r}, which is not served; served are: {', '.join(names)}.")
+    for name, count in Counter(spec.name for spec in specs).items():
+        if count > 1:
+            raise _UsageError(f"{name!r} is given {count} times; give it once, or another name as NAME=MODULE:CLASS.")
     return tuple(specs)
 
 

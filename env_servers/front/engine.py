@@ -19,6 +19,7 @@ from env_servers.front.journal import Journal
 from env_servers.front.metrics import Metrics
 from env_servers.front.session import Reply, Session, Turn, digest, reply_of
 from env_servers.pool.base import (
+    BystanderError,
     EpisodeFaultError,
     NoRoomError,
     Pool,
@@ -30,6 +31,7 @@ from env_servers.pool.base import (
 log = logging.getLogger(__name__)
 
 _REBUILD_ATTEMPTS = 3
+_BYSTANDER_TRIES = 5
 _SUSPECTS_AT_A_TIME = 4
 _CLOSE_TIMEOUT = 30.0
 _RETRY_AFTER = 2
@@ -137,15 +139,19 @@ class Engine:
         self._pool.release(worker, session.id)
 
     async def _execute(self, session: Session, action: str) -> dict[str, Any]:
-        worker = session.worker
-        if worker is None or not worker.alive:
-            self._detach(session)
-            worker = await self.rebuild(session)
-        try:
-            return await self._call_step(session, worker, action)
-        except _Fault as error:
-            log.warning("step failed", extra={"session": session.id, "error": str(error)})
-            self._detach(session)
+        for _ in range(_BYSTANDER_TRIES):
+            worker = session.worker
+            if worker is None or not worker.alive:
+                self._detach(session)
+                worker = await self.rebuild(session)
+            try:
+                return await self._call_step(session, worker, action)
+            except BystanderError:
+                continue
+            except _Fault as error:
+                log.warning("step failed", extra={"session": session.id, "error": str(error)})
+                self._detach(session)
+                break
         async with self._isolation:
             worker = await self.rebuild(session, alone=True)
             try:

@@ -108,8 +108,8 @@ class Gate:
         token = self._settings.token
         if token is None:
             return
-        given = headers.get(b"authorization", b"")
-        if not hmac.compare_digest(given, b"Bearer " + token.encode()):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), token.encode()):
             detail = "The bearer token is missing or wrong; pass the server's token (`token=` or COPE_TOKEN)."
             raise ServiceError("unauthorized", detail)
 

@@ -47,6 +47,10 @@ class WorkerTimeoutError(WorkerDiedError):
     """A call missed its deadline, so the worker was killed."""
 
 
+class BystanderError(WorkerDiedError):
+    """The worker was killed for another session's call; this one is under no suspicion."""
+
+
 class EpisodeFaultError(Exception):
     """The benchmark broke inside one episode; the worker and its other episodes live on."""
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -34,6 +35,7 @@ class PoolLimits:
             elsewhere. From half of it on it takes no new session.
         reserve_memory: Bytes of the machine that are left alone.
         start_timeout: Seconds that a worker may take to come up.
+        idle_seconds: How long a worker beyond the warm ones is kept without a session.
     """
 
     max_workers: int | None = None
@@ -42,6 +44,7 @@ class PoolLimits:
     worker_memory: float = 4 * 2**30
     reserve_memory: float = 512 * 2**20
     start_timeout: float = 120.0
+    idle_seconds: float = 120.0
 
 
 @dataclass
@@ -124,6 +127,7 @@ class LocalPool:
         """See `base.Pool.release`."""
         process = cast("WorkerProcess", worker)
         process.sessions.discard(session)
+        process.idle_since = time.monotonic()
         if process.retiring and not process.sessions and process.alive:
             self._spawn_task(process.close())
 
@@ -241,9 +245,18 @@ class LocalPool:
             for group in self._groups.values():
                 for worker in list(group.workers):
                     self._check_memory(worker)
+                self._shrink(group)
                 sizes = [self._rss[worker.pid] for worker in group.workers if self._rss.get(worker.pid)]
                 if sizes:
                     group.bytes_per_worker = max(sizes)
+
+    def _shrink(self, group: _Group) -> None:
+        """Ends workers that a rush has left behind."""
+        idle = [worker for worker in group.workers if worker.alive and worker.takes_sessions and not worker.sessions]
+        for worker in idle[self.limits.warm :]:
+            if time.monotonic() - worker.idle_since > self.limits.idle_seconds:
+                worker.retiring = True
+                self._spawn_task(worker.close())
 
     def _check_memory(self, worker: WorkerProcess) -> None:
         rss = self._rss.get(worker.pid, 0)

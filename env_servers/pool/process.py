@@ -8,13 +8,21 @@ import json
 import logging
 import os
 import socket
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 from env_servers.adapter import Facts
 from env_servers.errors import ServiceError
-from env_servers.pool.base import EpisodeFaultError, Hello, WorkerDiedError, WorkerSpec, WorkerTimeoutError
+from env_servers.pool.base import (
+    BystanderError,
+    EpisodeFaultError,
+    Hello,
+    WorkerDiedError,
+    WorkerSpec,
+    WorkerTimeoutError,
+)
 from env_servers.pool.reaper import Reaper, kill_group
 from env_servers.worker import framing
 
@@ -32,6 +40,7 @@ class WorkerProcess:
         served: How many sessions it has had.
         retiring: Takes no more sessions and ends after its last.
         alone: Reserved for one session whose action may be poison.
+        idle_since: When its last session left, on the monotonic clock.
     """
 
     def __init__(self, spec: WorkerSpec, reaper: Reaper) -> None:
@@ -41,6 +50,7 @@ class WorkerProcess:
         self.served = 0
         self.retiring = False
         self.alone = False
+        self.idle_since = time.monotonic()
         self.hello: Hello | None = None
         self._reaper = reaper
         self._process: asyncio.subprocess.Process | None = None
@@ -130,7 +140,7 @@ class WorkerProcess:
             self._writer.write(framing.encode({"id": number, "op": op, "args": arguments}))
             reply = await asyncio.wait_for(waiting, timeout)
         except TimeoutError:
-            self.kill()
+            self.kill(BystanderError(f"the worker of {self.spec.name} was killed for another session's step"))
             raise WorkerTimeoutError(f"{op} took longer than {timeout:g} s; its worker was killed") from None
         finally:
             self._waiting.pop(number, None)
@@ -141,8 +151,8 @@ class WorkerProcess:
             raise EpisodeFaultError(reply["fault"])
         return reply["ok"]
 
-    def kill(self) -> None:
-        """Kills the process and its children, now. Calls in flight fail as if the worker had died by itself."""
+    def kill(self, others: WorkerDiedError | None = None) -> None:
+        """Kills the process and its children, now. Calls in flight fail with `others`, or as if it had died itself."""
         if self._process is None or self._dead.is_set():
             return
         self._dead.set()
@@ -152,7 +162,7 @@ class WorkerProcess:
             self._writer.close()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(WorkerDiedError(self._obituary()))
+                waiting.set_exception(others or WorkerDiedError(self._obituary()))
 
     async def close(self, timeout: float = 5.0) -> None:
         """Lets the adapter close its engine, then kills what is left."""

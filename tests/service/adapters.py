@@ -21,7 +21,7 @@ class CounterEpisode(Episode):
     def __init__(self, adapter: CounterAdapter, task_id: str, seed: int | None, options: Mapping[str, Any]) -> None:
         self.adapter = adapter
         self.value = 0
-        self.said: Optional[str] = None
+        self.said: str | None = None
         self.options = options
         self.replayable = False if options.get("random") else None
         self.first = self._result(f"{task_id} seed {seed} counter 0", 0.0)
@@ -156,7 +156,7 @@ class CounterAdapter(Adapter):
 
 
 class ThreadedAdapter(CounterAdapter):
-    facts = Facts("threaded", sessions_per_worker=256, concurrency="threads", max_steps=1000, step_timeout=20.0)
+    facts = Facts("threaded", sessions_per_worker=256, concurrency="threads", max_steps=1000, step_timeout=4.0)
 
 
 class SingleAdapter(CounterAdapter):

@@ -95,6 +95,22 @@ def test_a_hung_step_is_killed_and_its_neighbours_live_on(server: Server) -> Non
         assert server.step(name, 1, "add 1").json()["observation"] == "counter 2"
 
 
+def test_steps_side_by_side_with_a_hung_one_are_executed_in_the_end(start: Start) -> None:
+    server = start(adapters=("ThreadedAdapter",))
+    names = [server.create("threaded")["session_id"] for _ in range(12)]
+    for name in names:
+        server.step(name, 0, "add 1")
+    hung: list[httpx.Response] = []
+    hanging = threading.Thread(target=lambda: hung.append(server.step(names[0], 1, "sleep 60")))
+    hanging.start()
+    time.sleep(2.0)
+    steps = [{"session_id": name, "step_index": 1, "action": "sleep 2.8"} for name in names[1:]]
+    results = server.http.post("/v1/step_many", json={"steps": steps}).json()["results"]
+    assert [result.get("observation") for result in results] == ["counter 1"] * 11
+    hanging.join()
+    problem(hung[0], "step_timeout", 504)
+
+
 @pytest.mark.parametrize("action", ["raise oops", "exit", "nan", "undefined"])
 def test_an_engine_that_breaks_loses_its_episode_and_no_reward_is_made_up(server: Server, action: str) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(2)]

@@ -57,6 +57,7 @@ def test_port_in_use() -> None:
         ((*adapter("CounterAdapter"), "--host", "256.1.1.1"), "--host"),
         (adapter("MissingAdapter"), "cannot be loaded"),
         (("--adapter", "no colon"), "MODULE:CLASS"),
+        ((*adapter("CounterAdapter"), *adapter("CounterAdapter")), "given 2 times"),
         (("--env", "scienceworld"), "there are:"),
     ],
 )
