@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cope_gym.evaluate.policies import PolicySpec, Prompt, Reply, take
-from cope_train.models import resolve
+from cope_train.models import fast_dtype, resolve
 from cope_train.rollout.backends import Request, Sampling, TransformersBackend
 from cope_train.rollout.buffer import EpisodeBuffer
 from cope_train.rollout.template import ChatTemplate
@@ -29,7 +29,7 @@ class LocalModel:
         sampling: How tokens are drawn.
         max_turn_tokens: Most tokens of a turn.
         batch_size: Most conversations in one batch.
-        dtype: Of the weights; `auto` takes what the model was saved in.
+        dtype: Of the weights; `auto` takes what the model was saved in, on a CPU what is fast there.
     """
 
     def __init__(
@@ -46,6 +46,8 @@ class LocalModel:
         self.max_turn_tokens = max_turn_tokens
         device = "cuda" if torch.cuda.is_available() else "cpu"
         # Transformers loads an adapter's base model by itself.
+        if dtype == "auto" and device == "cpu":
+            dtype = fast_dtype()
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(path)
         self.settings: Mapping[str, Any] = {

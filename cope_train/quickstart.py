@@ -46,7 +46,7 @@ from cope_gym.evaluate.runner import Evaluation, evaluate
 from cope_gym.evaluate.service import Service
 from cope_gym.server import connect
 from cope_train.config import CoPEConfig
-from cope_train.models import quickstart_model
+from cope_train.models import fast_dtype, quickstart_model
 from cope_train.policies import LocalModel
 from cope_train.progress import StepBar, bar, quiet
 from cope_train.rollout.backends import Sampling
@@ -158,7 +158,7 @@ def clone_experts(start: Quickstart, experts: list[trajectory.Trajectory], model
         bf16=False,
         gradient_checkpointing=False,
         disable_tqdm=True,
-        model_init_kwargs={"dtype": "bfloat16"},
+        model_init_kwargs={"dtype": fast_dtype()},
     )
     with bar(console) as progress:
         steps = StepBar(progress, f"{len(experts)} gold paths", {"loss": "loss"})
@@ -198,7 +198,7 @@ def train(start: Quickstart, model: Path, steps: int) -> Path:
         bf16=False,
         gradient_checkpointing=False,
         disable_tqdm=True,
-        model_init_kwargs={"dtype": "bfloat16"},
+        model_init_kwargs={"dtype": fast_dtype()},
     )
     shown = {"reward": "score", "episodes/success": "success", "forecast/loss": "forecast loss"}
     with bar(console) as progress:
@@ -255,6 +255,7 @@ def main(
     steps: Annotated[int, typer.Option(help="GRPO steps.")] = 4,
     experts: Annotated[int, typer.Option(help="Gold paths to clone.")] = 48,
     epochs: Annotated[float, typer.Option(help="Times each is cloned.")] = 3.0,
+    tasks: Annotated[int, typer.Option(help="Evaluation tasks, at most 8.")] = 8,
 ) -> None:
     """Runs all phases."""
     started = time.perf_counter()
@@ -268,8 +269,8 @@ def main(
         shutil.rmtree(folder / old, ignore_errors=True)
     with phase("1/7  ScienceWorld: install and start"):
         service = prepare_environment()
-        tasks = [t.id for t in service.client.tasks(ENV, "train") if t.category == CATEGORY]
-        start = Quickstart(folder, service, panels.load("sciworld_quickstart"), tasks)
+        train_tasks = [t.id for t in service.client.tasks(ENV, "train") if t.category == CATEGORY]
+        start = Quickstart(folder, service, panels.load("sciworld_quickstart").head(tasks), train_tasks)
     with phase("2/7  SmolLM2-135M-Instruct: prepare"):
         model = quickstart_model()
     with phase(f"3/7  Evaluate before training, {len(start.panel.task_ids)} tasks"):

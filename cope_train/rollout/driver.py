@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium
 
-from cope_gym.errors import CopeError, InfrastructureError
+from cope_gym.errors import CopeError, InfrastructureError, InputError
 from cope_gym.trajectory import Trajectory, Turn
 from cope_train.rollout.backends import Backend, Completion, Request
 from cope_train.rollout.buffer import EpisodeBuffer
@@ -23,6 +23,10 @@ from cope_train.rollout.labels import label_turn
 from cope_train.rollout.template import ChatTemplate
 
 logger = logging.getLogger(__name__)
+
+AGENTS_FAULTS = frozenset(
+    {"bad_action", "too_large"}
+)  # the environment's sentence is the observation, the turn counts
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,11 @@ class Rollout:
                 result = future.result()
             except InfrastructureError as error:
                 self._fail(index, error)
+            except InputError as error:
+                if error.type not in AGENTS_FAULTS:
+                    raise
+                self._reply(self.episodes[index], error.detail)
+                self._continue(index)
             else:
                 self._observe(index, *result)
 
@@ -297,7 +306,9 @@ class Rollout:
                 truncated=not completion.finished,
             )
         )
-        episode.multi_action_turns += action.count > 1
+        if action.count > 1:
+            episode.multi_action_turns += 1
+            trajectory.extra.setdefault("several_actions", []).append(trajectory.turns[-1].index)
         if action.error:
             episode.no_action_turns += 1
             self._reply(episode, action.error)

@@ -131,6 +131,21 @@ def test_a_turn_without_an_action_is_told_so_and_never_reaches_the_environment()
     assert not any(turn.valid for turn in episode.trajectory.turns)
 
 
+class Refusing(ToyEnv):
+    """Takes no action longer than five characters."""
+
+    def step(self, action: str) -> Any:  # type: ignore[override]
+        if len(action) > 5:
+            raise InputError("Write less.", type="too_large")
+        return super().step(action)
+
+
+def test_an_action_that_the_service_refuses_is_the_agents_mistake() -> None:
+    [episode] = play(["door"], env=Refusing, limits=Limits(turns=3, turn_tokens=30))
+    assert not episode.failed and len(episode.trajectory.turns) == 3
+    assert episode.trajectory.messages[3]["content"] == "Write less." and not episode.trajectory.turns[0].valid
+
+
 class Slow(ToyEnv):
     def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
         result = super().reset(**kwargs)
@@ -178,15 +193,15 @@ def test_environments_are_always_released() -> None:
     play(["a", "b", "c"])
     assert ToyEnv.opened == ToyEnv.closed == 3
 
-    class Refusing(ToyEnv):
+    class Broken(ToyEnv):
         def step(self, action: str) -> Any:  # type: ignore[override]
             if self.task == "bad":
                 raise InputError("no such option", type="bad_option")
             return super().step(action)
 
     with pytest.raises(InputError):
-        play(["bad", "b", "c"], env=Refusing)
-    assert Refusing.opened == Refusing.closed
+        play(["bad", "b", "c"], env=Broken)
+    assert Broken.opened == Broken.closed
 
     def interrupt(_: Episode) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,103 @@
+"""Configuration files, and one clear sentence for what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from toy import ToyEnv, make_config, make_model, make_tokenizer
+from trl import GRPOTrainer
+
+import cope_train
+from cope_gym.errors import InputError
+from cope_train.cli import arguments
+from cope_train.generation import check_backend
+from cope_train.models import resolve
+from cope_train.train import parse
+from cope_train.trainer import CoPETrainer
+from cope_train.trl_adapter import CONTRACT, check_contract
+
+pytestmark = pytest.mark.train
+CONFIGS = sorted((Path(cope_train.__file__).parent / "configs").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_shipped_configurations_are_valid(path: Path, tmp_path: Path) -> None:
+    # Without a GPU, TRL refuses bf16 and vLLM is not asked for.
+    args, model = parse(["--config", str(path), "--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"])
+    assert args.environment == path.parent.name and model.model_name_or_path
+    for key, value in yaml.safe_load(path.read_text()).items():
+        if isinstance(value, int | float) and hasattr(args, key) and key != "bf16":
+            assert getattr(args, key) == value
+
+
+def write(folder: Path, **options: object) -> list[str]:
+    (folder / "run.yaml").write_text(yaml.safe_dump({"output_dir": str(folder), "bf16": False, **options}))
+    return ["--config", str(folder / "run.yaml")]
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    line = write(
+        tmp_path, model_name_or_path="quickstart", max_turns=5, environment_options={"simplifications": "easy"}
+    )
+    args, _ = parse([*line, *arguments(["max_turns=7", "forecast=true", "environment_options={}"])])
+    assert args.max_turns == 7 and args.forecast and args.environment_options == {}
+    assert args.max_completion_length == args.max_episode_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"learning_rte": 1}, "no option 'learning_rte'; did you mean 'learning_rate'"),
+        ({"reward": "wins"}, "reward is one of success, score"),
+        ({"forecast_gate": "loses"}, "gate must be one of"),
+        ({"max_failed_share": 0}, "max_failed_share lies in"),
+        ({"num_generations": 3, "per_device_train_batch_size": 4}, "must be divisible by num_generations"),
+        ({"max_turns": "many"}, "the configuration does not fit"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options: dict[str, object], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence) as error:
+        parse(write(tmp_path, **options))
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files_and_models_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no configuration file"):
+        parse(["--config", str(tmp_path / "absent.yaml")])
+    with pytest.raises(InputError, match=r"no model folder: it has no config\.json"):
+        resolve(str(tmp_path))
+    with pytest.raises(InputError, match="not KEY=VALUE"):
+        arguments(["max_turns"])
+    assert resolve("some/hub-id") == "some/hub-id"
+
+
+def test_fewer_tasks_than_a_rollout_takes(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    with pytest.raises(InputError, match="one rollout takes 2 tasks .* but there are 1"):
+        CoPETrainer(
+            make_model(tokenizer),
+            make_config(tmp_path),
+            ["door"],
+            make_env=ToyEnv,
+            system_prompt="Play.",
+            processing_class=tokenizer,
+        )
+
+
+def test_tensor_parallel_colocation_is_refused(tmp_path: Path) -> None:
+    args = make_config(tmp_path)
+    args.use_vllm, args.vllm_mode, args.vllm_tensor_parallel_size = True, "colocate", 2
+    with pytest.raises(InputError, match="vllm_mode to server"):
+        check_backend(args)
+
+
+def test_this_trl_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_contract()
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs, extra: None)
+    with pytest.raises(InputError, match="another `GRPOTrainer._compute_loss`"):
+        check_contract()
+    for name in ("_metrics", "_buffered_inputs", "_step", "_last_loaded_step", "_dist"):
+        assert f"self.{name}" in Path(GRPOTrainer.__init__.__code__.co_filename).read_text(), name
+    assert set(CONTRACT) >= {"_generate_and_score_completions", "_compute_loss", "training_step"}
