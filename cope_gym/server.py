@@ -147,8 +147,8 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the client; others may use the server
             )
-        _started.append(process)
         url = f"http://127.0.0.1:{self._wait(process, port_file)}"
+        process.returncode = 0  # it outlives us on purpose: no warning that it still runs
         _write_private(self._file("json"), json.dumps({"url": url, "token": token, "pid": process.pid}))
         return Address(url, token, process.pid)
 
@@ -173,9 +173,6 @@ class LocalServer:
         )
 
 
-_started: list[subprocess.Popen[bytes]] = []  # kept, so that an ended child can be reaped
-
-
 def _write_private(path: Path, text: str) -> None:
     aside = path.with_suffix(path.suffix + ".new")
     with open(aside, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
@@ -184,8 +181,8 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _alive(pid: int) -> bool:
-    for process in _started:
-        process.poll()  # an ended child would else count as alive until it is waited for
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # an ended child of ours would else count as alive
     try:
         os.kill(pid, 0)
     except OSError:
