@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sciworld_kit import AdapterWorker
+from adapter_kit import AdapterWorker
 
 from env_servers.install import install
 

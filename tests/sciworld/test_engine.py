@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sciworld_kit import AdapterFault, AdapterWorker
+from adapter_kit import AdapterFault, AdapterWorker
 
 from env_servers.sciworld import tasks
 

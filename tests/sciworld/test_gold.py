@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sciworld_kit import AdapterWorker
+from adapter_kit import AdapterWorker
 
 from env_servers.sciworld import tasks
 

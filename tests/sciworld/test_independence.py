@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sciworld_kit import AdapterWorker
+from adapter_kit import AdapterWorker
 
 pytestmark = pytest.mark.engine
 

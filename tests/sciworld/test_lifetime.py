@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sciworld_kit import AdapterFault, AdapterWorker, gone, kill, processes, rss_mb
+from adapter_kit import AdapterFault, AdapterWorker, gone, kill, processes, rss_mb
 
 from env_servers.sciworld import tasks
 

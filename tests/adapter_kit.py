@@ -1,4 +1,4 @@
-"""Drives the adapter as the service does: a worker process in the benchmark's own environment, spoken to in frames."""
+"""Drives an adapter as the service does: a worker process in the benchmark's own environment, spoken to in frames."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import env_servers
+from env_servers.install import worker_env
 from env_servers.worker import framing
 
 PACKAGE = Path(env_servers.__file__).parent
@@ -28,17 +30,24 @@ class AdapterFault(Exception):
 
 
 class AdapterWorker:
-    """One worker process with blocking calls."""
+    """One worker process with blocking calls.
 
-    def __init__(self, python: Path, **settings: Any) -> None:
+    Args:
+        python: The benchmark's interpreter.
+        name: The benchmark.
+        settings: Settings of its adapter.
+    """
+
+    def __init__(self, python: Path, name: str = "sciworld", **settings: Any) -> None:
         self._ids = itertools.count()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-I", PACKAGE / "worker" / "main.py", "--adapter", "env_servers.sciworld.adapter:ADAPTER"]
+                [python, "-I", PACKAGE / "worker" / "main.py", "--adapter", f"env_servers.{name}.adapter:ADAPTER"]
                 + ["--fd", str(theirs.fileno()), "--parent", str(os.getpid()), "--settings", json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env={**os.environ, **worker_env(name)},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -47,12 +56,27 @@ class AdapterWorker:
         self.send(op, **arguments)
         return self.receive()
 
-    def send(self, op: str, **arguments: Any) -> None:
-        self._socket.sendall(framing.encode({"id": next(self._ids), "op": op, "args": arguments}))
+    def together(self, op: str, arguments: Sequence[dict[str, Any]]) -> list[Any]:
+        """Makes several calls at once and returns what came of them, in order; faults raise when all are done."""
+        numbers = [self.send(op, **one) for one in arguments]
+        replies = {reply["id"]: reply for reply in (self._read() for _ in numbers)}
+        return [self._unpack(replies[number]) for number in numbers]
+
+    def send(self, op: str, **arguments: Any) -> int:
+        number = next(self._ids)
+        self._socket.sendall(framing.encode({"id": number, "op": op, "args": arguments}))
+        return number
 
     def receive(self) -> Any:
+        return self._unpack(self._read())
+
+    def _read(self) -> dict[str, Any]:
         reply = framing.read(self._socket)
         assert reply is not None, "the worker is gone"
+        return reply
+
+    @staticmethod
+    def _unpack(reply: dict[str, Any]) -> Any:
         if "error" in reply:
             raise AdapterFault(reply["error"]["type"], reply["error"]["detail"])
         if "fault" in reply:
