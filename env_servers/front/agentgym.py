@@ -69,7 +69,7 @@ class Facade:
         return number
 
     async def reset(self, env: str, number: int, index: int | None) -> Document:
-        """Starts the episode that AgentGym numbers so (its order for ScienceWorld, else all splits in order)."""
+        """Starts the episode that AgentGym numbers so (for other benchmarks: all splits in order)."""
         slot = self._slot(env, number)
         async with slot.lock:
             await self._end(slot)
@@ -126,10 +126,10 @@ class Facade:
         return slot
 
     async def _task(self, env: str, index: int) -> str:
+        if env in ("alfworld", "webshop"):
+            return f"agentgym/{index}"  # these adapters know AgentGym's numbers
         if env == "sciworld":
             ids = agentgym_ids()
-        elif env == "alfworld" and "train" in self._service.catalogue.splits(env):
-            return f"agentgym/{index}"
         else:
             lists = [await self._service.catalogue.tasks(env, split) for split in self._service.catalogue.splits(env)]
             ids = list(dict.fromkeys(task[0] for tasks in lists for task in tasks.tasks))
