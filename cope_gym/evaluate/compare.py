@@ -126,12 +126,35 @@ def _check(arms: Sequence[Arm], allow_partial: bool) -> None:
             "all on one panel with equal options.",
             type="other_panel",
         )
+    _check_conditions([member for arm in arms for member in arm.members])
     partial = [arm.label for arm in arms if not all(member.result["complete"] for member in arm.members)]
     if partial and not allow_partial:
         raise InputError(
             f"Partial results are biased: finish the evaluation of {', '.join(partial)}, or say --allow-partial.",
             type="partial",
         )
+
+
+def _check_conditions(members: Sequence[Evaluated]) -> None:
+    """Refuses what would make a difference look like one of the methods."""
+    conditions = [_conditions(member.result) for member in members]
+    for name in dict.fromkeys(name for each in conditions for name in each):
+        seen = {json.dumps(each[name]) for each in conditions if name in each}
+        if len(seen) > 1:
+            raise InputError(
+                f"These results differ in {name} ({' and '.join(sorted(seen))}) and cannot be compared; evaluate all "
+                "under the same conditions.",
+                type="other_conditions",
+            )
+
+
+def _conditions(result: Mapping[str, Any]) -> dict[str, Any]:
+    versions = result["versions"]
+    flags = versions.get("engine_flags", {})
+    found = {name: flags[name] for name in ("user", "user_model", "user_temperature", "catalogue") if name in flags}
+    if "data_digest" in versions:
+        found["data_digest"] = versions["data_digest"]
+    return {"max_turns": result["rules"]["max_turns"], **found}
 
 
 def _row(arm: Arm) -> dict[str, Any]:

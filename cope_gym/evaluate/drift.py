@@ -48,9 +48,3 @@ def _repeats(episode: Trajectory, turn: Turn) -> bool:
         return False
     after = {episode.messages[t.message + 1]["content"] for t in last if t.message + 1 < len(episode.messages)}
     return len(after) == 1
-
-
-def share(episodes: list[Trajectory], flag: str) -> float:
-    """Share of turns with a flag, over all turns."""
-    flags = [names for episode in episodes for names in turn_flags(episode)]
-    return sum(flag in names for names in flags) / len(flags) if flags else 0.0

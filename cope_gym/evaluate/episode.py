@@ -149,6 +149,8 @@ def _observe(episode: Trajectory, observation: str, info: Mapping[str, Any], rul
     longest = rules.observation_chars if episode.turns else rules.first_observation_chars
     text = observation if len(observation) <= longest else observation[:longest] + " …"
     episode.messages.append({"role": "user", "content": text})
+    if "reward_parts" in info:
+        episode.extra["reward_parts"] = info["reward_parts"]
     episode.score = float(info.get("score", 0.0))
     episode.raw_score = float(info.get("raw_score", 0.0))
     episode.success = bool(info.get("success", False))

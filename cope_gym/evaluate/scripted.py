@@ -17,6 +17,7 @@ IDLE = {
     "appworld": "pass",
     "mind2web": "None",
     "sciworld": "look around",
+    "tau2": "I am sorry, I cannot help you with that.",
     "webshop": "click[back to search]",
 }
 

@@ -13,6 +13,8 @@ from cope_gym.evaluate.episode import Rules, TextEnv
 from cope_gym.evaluate.panels import Panel, spread
 from cope_gym.evaluate.protocols import published
 
+_DECIDING = ("adapter_version", "versions", "data_digest", "engine_flags")
+
 
 class Service:
     """One environment of a service.
@@ -50,11 +52,10 @@ class Service:
         raise InputError(f"This server has no environment '{self.env}'; it has {known}.", type="unknown_env")
 
     def versions(self) -> dict[str, Any]:
-        """Returns the versions and data digests that decide what an episode is."""
+        """Returns what decides an episode besides the task: versions, data digest, flags (τ²: who plays the user)."""
         metadata = self.client.metadata()
         of_env = metadata["envs"][self.env]
-        kept = {key: of_env[key] for key in ("adapter_version", "versions", "data_digest") if key in of_env}
-        return {"cope_gym": metadata["version"], **kept}
+        return {"cope_gym": metadata["version"], **{key: of_env[key] for key in _DECIDING if key in of_env}}
 
     def rules(self, max_turns: int | None = None, system: str | None = None) -> Rules:
         """Returns the published rules of the environment, with these changes."""

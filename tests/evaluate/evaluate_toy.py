@@ -55,6 +55,7 @@ class Walk(gym.Env[str, str]):
             "raw_score": 100 * done,
             "success": self.left == 0,
             "action_valid": valid,
+            **({"reward_parts": {"arrived": 1.0}} if self.left == 0 else {}),
             "admissible_actions": ["go", "jump"],
         }
 

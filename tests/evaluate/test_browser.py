@@ -108,7 +108,7 @@ def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path) -> None:
     bad.turns[0].action_span = (0, 5)
     assert bad.tokens
     bad.tokens["text"][0] = HOSTILE
-    bad.extra = {"reward_breakdown": {HOSTILE: HOSTILE}}
+    bad.extra = {"reward_parts": {HOSTILE: HOSTILE}}
     lost = episode(2, True)
     lost.error = {"type": HOSTILE, "detail": HOSTILE}
     shown = Page("fine", HOSTILE, HOSTILE, [Run(HOSTILE, [bad, lost])], facts={HOSTILE: HOSTILE})

@@ -137,6 +137,10 @@ def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
         compare.compare([a, b], tmp_path / "out")
     with pytest.raises(InputError, match="Partial results are biased"):
         compare.compare([a, c], tmp_path / "out")
+    write_evaluation(tmp_path / "d", AFTER, versions={"engine_flags": {"user_model": "large"}})
+    write_evaluation(tmp_path / "e", AFTER, versions={"engine_flags": {"user_model": "small"}})
+    with pytest.raises(InputError, match=r'differ in user_model \("large" and "small"\)'):
+        compare.compare([str(tmp_path / "d"), str(tmp_path / "e")], tmp_path / "out")
     with pytest.raises(InputError, match="same name"):
         compare.compare([a, a], tmp_path / "out")
     with pytest.raises(InputError, match="no finished evaluation"):

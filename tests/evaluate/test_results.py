@@ -6,7 +6,7 @@ import pytest
 from evaluate_runs import episode
 
 from cope_gym.evaluate import results
-from cope_gym.evaluate.drift import share, turn_flags
+from cope_gym.evaluate.drift import turn_flags
 from cope_gym.trajectory import Trajectory
 
 
@@ -78,8 +78,3 @@ def test_loop_is_the_same_action_with_the_same_effect() -> None:
     assert turn_flags(looping) == [[], [], ["loop"], ["loop"]]
     looping.messages[looping.turns[1].message + 1]["content"] = "A door."
     assert turn_flags(looping) == [[], [], [], []]
-
-
-def test_share_of_turns() -> None:
-    assert share([written("talk", "talk"), episode(1, True, turns=2)], "no_action") == 0.5
-    assert share([], "no_action") == 0.0

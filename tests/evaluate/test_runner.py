@@ -59,6 +59,7 @@ def test_trajectories_hold_the_whole_conversation(reference: dict[str, bytes]) -
                 assert turn.action == "" and not turn.valid
             else:
                 assert text[slice(*turn.action_span)] == turn.action
+        assert episode.extra.get("reward_parts") == ({"arrived": 1.0} if episode.success else None)
         twice = [t.index for t in episode.turns if episode.messages[t.message]["content"].count("Action:") > 1]
         assert episode.extra.get("several_actions", []) == twice
 

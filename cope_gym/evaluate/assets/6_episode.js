@@ -124,7 +124,7 @@ function ranges(text, turn) {
 }
 
 function afterwards(e) {
-  const parts = { "Reward breakdown": e.extra.reward_breakdown, Options: e.options, Extra: { ...e.extra, reward_breakdown: undefined } };
+  const parts = { "Reward breakdown": e.extra.reward_parts, Options: e.options, Extra: { ...e.extra, reward_parts: undefined } };
   return Object.entries(parts).filter(([, value]) => value && Object.values(value).some((v) => v !== undefined))
     .map(([name, value]) => h("details", { class: "more-facts", open: name === "Reward breakdown" }, h("summary", {}, name), h("pre", {}, JSON.stringify(value, null, 1))));
 }
