@@ -1,0 +1,54 @@
+"""The measurements measure, and what they measure holds: capacity, chaos, flat memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from env_servers.bench.__main__ import app
+from env_servers.bench.chaos import run
+from env_servers.bench.load import drive
+from env_servers.bench.serving import flags, serving
+
+COUNTER = "counter=tests.service.adapters:CounterAdapter"
+
+
+def test_capacity_table(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    arguments = ["service", "--sessions", "8,128", "--steps", "3", "--action", "0.2", "--output", str(numbers)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    few, many = json.loads(numbers.read_text())
+    assert few["failures"] == many["failures"] == {}
+    assert len(few["step"]) == 24 and len(many["step"]) == 384
+    assert min(many["step"]) >= 0.2 and many["front"] > 10**7 < many["workers"]
+    # One after another they would take 77 s.
+    assert many["seconds"] < 30
+
+
+@pytest.mark.slow
+def test_chaos_loses_doubles_and_changes_nothing() -> None:
+    result = run(COUNTER, episodes=60, kills=15, drop=0.1, steps=12, parallel=6)
+    assert result.passed, result.sentence()
+    assert result.kills >= 10 and result.dropped >= 10 and result.steps == 300
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_two_thousand_episodes() -> None:
+    name, arguments = flags(COUNTER)
+    with serving([*arguments, "--max-sessions", "50", "--recycle-after", "100000"]) as served:
+
+        def play(episodes: int) -> tuple[int, int]:
+            for _ in range(episodes // 50):
+                load = asyncio.run(drive(served.url, served.token, name, 50, ["say", "add 5"]))
+                assert not load.failures
+            return served.memory()
+
+        front, workers = play(500)
+        front_after, workers_after = play(1500)
+    assert front_after - front < 12 * 2**20
+    assert workers_after - workers < 12 * 2**20
