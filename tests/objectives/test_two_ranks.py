@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from fsdp_ranks import loss_of
+from objectives_kit import tiny_model
 from scripted import train
 from two_ranks import GROUPS, MODES
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-SCRIPT = Path(__file__).with_name("two_ranks.py")
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict]:
-    """What both processes ended with, by mode; one launch for all modes, because starting takes longest."""
-    folder = tmp_path_factory.mktemp("ranks")
+def launch(script: str, folder: Path) -> list[dict]:
+    """Runs a script in two processes and returns what each of them saved."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -34,7 +33,7 @@ def ranks(tmp_path_factory) -> list[dict]:
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder)],
+            [sys.executable, str(Path(__file__).with_name(script)), str(folder)],
             env=common | {"RANK": str(r), "LOCAL_RANK": str(r)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -51,6 +50,12 @@ def ranks(tmp_path_factory) -> list[dict]:
     return [torch.load(folder / f"rank{r}.pt") for r in range(2)]
 
 
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> list[dict]:
+    """One launch for all modes, because starting takes longest."""
+    return launch("two_ranks.py", tmp_path_factory.mktemp("ranks"))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_no_anchor_against_forty(tmp_path, ranks, mode):
     first, second = (rank[mode] for rank in ranks)
@@ -61,3 +66,14 @@ def test_no_anchor_against_forty(tmp_path, ranks, mode):
     for name in ("forecast/loss", "forecast/samples_per_episode", "ensemble/kl", "ensemble/covered_share"):
         if name in log[0]:
             assert first["log"][0][name] == pytest.approx(log[0][name], abs=1e-3), name
+
+
+def test_packed_forward_under_fsdp2(tmp_path):
+    found = launch("fsdp_ranks.py", tmp_path)[0]
+    for kind, sharded in found.items():
+        model = tiny_model(kind)
+        loss = loss_of(model)
+        loss.backward()
+        assert sharded["loss"] == pytest.approx(loss.item(), abs=1e-6)
+        for name, parameter in model.named_parameters():
+            assert torch.allclose(sharded["gradients"][name], parameter.grad, atol=1e-5), (kind, name)
