@@ -68,7 +68,7 @@ def subtitle(runs: Sequence[Evaluated], trend: bool) -> str:
         return ""
     first, last = known[0], known[-1]
     policies = ", ".join(dict.fromkeys(run.result["policy"]["name"] for run in known))
-    parts = [f"{policies}, {_count(last.result['episodes'], 'episode')} each"]
+    parts = [f"{policies}, {_count(last.result['episodes'], 'episode')}" + (" each" if len(known) > 1 else "")]
     if trend and first is not last and same_panel(first, last):
         parts.append(_verdict(compare(first, last)["success"]))
     if not all(run.result["complete"] for run in known):
@@ -170,6 +170,15 @@ def _drift_tile(episodes: Sequence[Trajectory]) -> dict[str, str]:
     return {"label": "Format drift", "value": f"{100 * share:.1f} %", "note": f"of {_count(len(flags), 'turn')}"}
 
 
+_NAMES = {
+    "cope_gym": "CoPE Gym",
+    "adapter_version": "Adapter",
+    "versions": "Packages",
+    "data_digest": "Data digest",
+    "engine_flags": "Engine flags",
+}
+
+
 def facts(runs: Sequence[Evaluated]) -> dict[str, str]:
     """Returns what decides the numbers: panel, policy, rules, versions."""
     if not runs:
@@ -185,7 +194,7 @@ def facts(runs: Sequence[Evaluated]) -> dict[str, str]:
         "Episodes a task": str(result["samples"]),
         "Seed": str(result["seed"]),
     }
-    return shown | {f"Version: {key}": value for key, value in _versions(result["versions"]).items()}
+    return shown | {_NAMES.get(key, key): value for key, value in _versions(result["versions"]).items()}
 
 
 def _flat(values: Mapping[str, Any]) -> str:
