@@ -4,6 +4,7 @@ An environment object maps a private copy of the planner's library and is never 
 hence the pool. Imported in the benchmark's process only, and for one thread: TextWorld's parsers are global.
 """
 
+# pyright: reportAttributeAccessIssue=false
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportPrivateUsage=false, reportUntypedBaseClass=false
@@ -11,12 +12,10 @@ hence the pool. Imported in the benchmark's process only, and for one thread: Te
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata, util
-from pathlib import Path
+from importlib import metadata
 from typing import Any
 
 from textworld import EnvInfos
@@ -26,12 +25,7 @@ from textworld.logic import Rule, TypeHierarchy
 
 from env_servers.alfworld import textworld_patch
 from env_servers.alfworld.game import GOAL_SLOT, Game, GameError
-
-# Importing alfworld makes a folder in the user's home unless it is named another that exists.
-_PACKAGE = Path(str((util.find_spec("alfworld") or util.find_spec("textworld")).origin)).parent  # type: ignore[union-attr]
-os.environ.setdefault("ALFWORLD_DATA", str(_PACKAGE / "data"))
-
-from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # noqa: E402
+from env_servers.alfworld.package import AlfredDemangler
 
 
 def versions() -> dict[str, str]:

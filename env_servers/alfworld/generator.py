@@ -6,6 +6,7 @@ the task asks for is there, reachable, and not yet where it shall go. Its walkth
 TextWorld's own planner takes up to half a minute for a kitchen.
 """
 
+# pyright: reportAttributeAccessIssue=false
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -16,10 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from alfworld.gen import constants, goal_library
-from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
-
 from env_servers.alfworld.game import TASK_TYPES, Game
+from env_servers.alfworld.package import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH, constants, goal_library
 from env_servers.alfworld.rooms import BATHROOM, BEDROOM, KITCHEN, LIVING_ROOM, ROOMS, Room
 
 VERSION = 1

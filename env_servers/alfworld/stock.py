@@ -3,6 +3,7 @@
 Each episode gets an environment object of its own, as `textworld.start` makes them, and TextWorld is left as it is.
 """
 
+# pyright: reportAttributeAccessIssue=false
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -19,6 +20,7 @@ from env_servers.adapter import Adapter, Episode, Facts, StepResult, Task
 from env_servers.alfworld import engine, tasks
 from env_servers.alfworld.data import games_file
 from env_servers.alfworld.game import Game
+from env_servers.alfworld.package import AlfredDemangler
 
 
 class StockAdapter(Adapter):
@@ -50,7 +52,7 @@ class StockAdapter(Adapter):
 class _StockEpisode(Episode):
     def __init__(self, game: Game) -> None:
         infos = EnvInfos(won=True, admissible_commands=True)
-        self._env = engine.AlfredDemangler(PddlEnv(infos), shuffle=False)
+        self._env = AlfredDemangler(PddlEnv(infos), shuffle=False)
         self._env.load(game.to_file())
         self.first = self._result(self._env.reset())
 

@@ -96,3 +96,21 @@ class AdapterWorker:
 def seen(reply: dict[str, Any]) -> list[Any]:
     """Returns what an agent sees of a reply."""
     return [reply["text"], reply["reward"], reply["terminated"], reply["info"].get("admissible_actions")]
+
+
+SCRIPT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from main import bind_package
+bind_package()
+from env_servers.alfworld import generator
+made = [generator.generate(sys.argv[2], number) for number in range(int(sys.argv[3]))]
+print(json.dumps([[one.folder, one.trial, one.sentence, one.digest(), one.to_file()] for one in made]))
+"""
+
+
+def generate(python: Path, seed: str, count: int, hash_seed: str) -> list[Any]:
+    """Returns folder, trial, sentence, digest and file of the first generated games."""
+    command = [python, "-c", SCRIPT, str(MAIN.parent), seed, str(count)]
+    done = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)

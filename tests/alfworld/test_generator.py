@@ -6,30 +6,13 @@ import json
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from alfworld_kit import MAIN, AdapterWorker
+from alfworld_kit import MAIN, SCRIPT, AdapterWorker, generate
 
 from env_servers.alfworld import game
 
 pytestmark = pytest.mark.engine
-
-SCRIPT = """
-import json, runpy, sys
-sys.path.insert(0, sys.argv[1])
-from main import bind_package
-bind_package()
-from env_servers.alfworld import generator
-made = [generator.generate(sys.argv[2], number) for number in range(int(sys.argv[3]))]
-print(json.dumps([[one.folder, one.trial, one.sentence, one.digest(), one.to_file()] for one in made]))
-"""
-
-
-def generate(python: Path, seed: str, count: int, hash_seed: str) -> list[Any]:
-    command = [python, "-c", SCRIPT, str(MAIN.parent), seed, str(count)]
-    done = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
 
 
 def test_generated_games_of_all_types_are_won(worker: AdapterWorker) -> None:
@@ -79,6 +62,7 @@ def test_another_seed_has_a_split_of_its_own(alfworld_python: Path, tmp_path: Pa
         assert worker.play("generated-7/1", gold)[-1][1] == 1.0
 
 
+@pytest.mark.slow
 def test_the_planner_of_the_stock_engine_agrees(alfworld_python: Path) -> None:
     """Small rooms only: in a kitchen its search takes half a minute."""
     script = (
