@@ -116,7 +116,8 @@ class Trajectory:
 
 def _turn(data: dict[str, Any]) -> Turn:
     span = data.get("action_span")
-    return Turn(**{**data, "action_span": None if span is None else (span[0], span[1])})
+    values: dict[str, Any] = {**data, "action_span": None if span is None else (span[0], span[1])}
+    return Turn(**values)
 
 
 def write(path: str | os.PathLike[str], episodes: Iterable[Trajectory], append: bool = False) -> None:
