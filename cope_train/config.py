@@ -29,7 +29,9 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     # Environment
     environment: str = knob("sciworld", "Short environment name.")
     split: str | None = knob(None, "Split to train on; the benchmark's first (training) split by default.")
-    environment_options: dict[str, Any] | str = knob({}, "Options of the benchmark, e.g. {simplifications: easy}.")
+    environment_options: dict[str, Any] | str | None = knob(
+        None, "Options of the benchmark, e.g. {simplifications: easy}."
+    )
     task_categories: list[str] | None = knob(None, "Train on tasks of these categories only.")
     max_tasks: int | None = knob(None, "Train on the first so many tasks of each category.")
     base_url: str | None = knob(None, "Environment server(s), comma-separated; a local one is started by default.")
@@ -68,6 +70,7 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
             self.num_generations_eval = 1  # evaluation plays a panel, without groups
         if self.skills:
             self.num_generations = self.skill_count
+        self.environment_options = self.environment_options or {}
         super().__post_init__()
         if self.reward not in REWARDS:
             raise InputError(f"reward is one of {', '.join(REWARDS)}, not {self.reward!r}", type="bad_option")

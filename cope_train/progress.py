@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich.console import Console
@@ -42,6 +43,28 @@ class StepBar(TrainerCallback):
         note = "  ".join(f"{label} {value:.3g}" for label, value in known if isinstance(value, int | float))
         if note and self.task is not None:
             self.progress.update(self.task, note=note)
+
+
+class TimeLimit(TrainerCallback):
+    """Ends training after some seconds, but not before a number of steps.
+
+    Args:
+        seconds: After which the running step is the last.
+        steps: Made in any case.
+    """
+
+    def __init__(self, seconds: float, steps: int = 1) -> None:
+        self.seconds, self.steps = seconds, steps
+        self.started = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Starts the clock."""
+        self.started = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Looks at it."""
+        if time.monotonic() - self.started > self.seconds and state.global_step >= self.steps:
+            control.should_training_stop = True
 
 
 def quiet(trainer: Trainer) -> None:

@@ -48,7 +48,7 @@ from cope_gym.server import connect
 from cope_train.config import CoPEConfig
 from cope_train.models import fast_dtype, quickstart_model
 from cope_train.policies import LocalModel
-from cope_train.progress import StepBar, bar, quiet
+from cope_train.progress import StepBar, TimeLimit, bar, quiet
 from cope_train.rollout.backends import Sampling
 from cope_train.run_folder import read_metrics
 from cope_train.sft import clone
@@ -60,6 +60,7 @@ SYSTEM = (
     "go to X, teleport to X, pick up X, move X to Y, focus on X, inventory, wait."
 )
 TURNS, TURN_TOKENS, FIRST_CHARS, LATER_CHARS = 12, 20, 800, 200
+CLONING_SECONDS, GRPO_SECONDS = 300, 300  # a slow machine does less in place of taking longer
 
 console = Console(highlight=False)
 
@@ -148,7 +149,7 @@ def clone_experts(start: Quickstart, experts: list[trajectory.Trajectory], model
     args = SFTConfig(
         output_dir=str(start.folder / "cloning"),
         num_train_epochs=epochs,
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=2,
         learning_rate=5e-4,
         max_length=None,
         logging_steps=1,
@@ -162,7 +163,7 @@ def clone_experts(start: Quickstart, experts: list[trajectory.Trajectory], model
     )
     with bar(console) as progress:
         steps = StepBar(progress, f"{len(experts)} gold paths", {"loss": "loss"})
-        trainer = clone(str(model), tokenizer, experts, args, lora(), callbacks=[steps], before=quiet)
+        trainer = clone(str(model), tokenizer, experts, args, lora(), [steps, TimeLimit(CLONING_SECONDS)], quiet)
     folder = start.folder / "warm_start"
     trainer.model.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -208,7 +209,7 @@ def train(start: Quickstart, model: Path, steps: int) -> Path:
             start.tasks,
             system_prompt=SYSTEM,
             peft_config=lora(),
-            callbacks=[StepBar(progress, "GRPO + forecasting", shown)],
+            callbacks=[StepBar(progress, "GRPO + forecasting", shown), TimeLimit(GRPO_SECONDS, steps=2)],
         )
         quiet(trainer)
         played = progress.add_task("episodes", total=8, note="")
@@ -252,8 +253,8 @@ def check(folder: Path) -> list[str]:
 
 def main(
     run: Annotated[str, typer.Option(help="Name of the run; its folder is runs/NAME.")] = "quickstart",
-    steps: Annotated[int, typer.Option(help="GRPO steps.")] = 4,
-    experts: Annotated[int, typer.Option(help="Gold paths to clone.")] = 48,
+    steps: Annotated[int, typer.Option(help="GRPO steps.")] = 3,
+    experts: Annotated[int, typer.Option(help="Gold paths to clone.")] = 24,
     epochs: Annotated[float, typer.Option(help="Times each is cloned.")] = 3.0,
     tasks: Annotated[int, typer.Option(help="Evaluation tasks, at most 8.")] = 8,
 ) -> None:

@@ -8,6 +8,7 @@ Everything in the file can be overridden on the command line. `cope train` is th
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentError
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def parse(arguments: list[str]) -> tuple[CoPEConfig, ModelConfig]:
     _check_keys([*_file_keys(arguments), *_line_keys(arguments)], known)
     try:
         return parser.parse_args_and_config(arguments)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArgumentError) as error:
         raise InputError(f"the configuration does not fit: {error}", type="bad_option") from error
 
 

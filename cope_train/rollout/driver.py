@@ -24,9 +24,8 @@ from cope_train.rollout.template import ChatTemplate
 
 logger = logging.getLogger(__name__)
 
-AGENTS_FAULTS = frozenset(
-    {"bad_action", "too_large"}
-)  # the environment's sentence is the observation, the turn counts
+# The service's sentence is then the observation, and the turn counts.
+AGENTS_FAULTS = frozenset({"bad_action", "too_large"})
 
 
 @dataclass(frozen=True)

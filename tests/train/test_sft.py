@@ -69,7 +69,7 @@ def test_cloning_learns(tmp_path: Path) -> None:
     )
     trainer = clone(make_model(TOKENIZER), TOKENIZER, [expert("door"), expert("key")], args)
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    assert losses[-1] < 0.2 < losses[0]
+    assert losses[-1] < losses[0] / 5
 
 
 def test_what_cannot_be_cloned_is_named(tmp_path: Path) -> None:
