@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_sciworld_interrupted_and_continued_on_the_real_engine(tmp_path: Path) -> None:
     cope = str(Path(sys.executable).with_name("cope"))
