@@ -86,7 +86,9 @@ def test_200_resets_do_not_grow(alfworld_python: Path, own: AdapterWorker, tmp_p
     small = [number for number, folder in enumerate(folders) if folder.endswith("-490")]
     sizes: dict[int, dict[str, int]] = {}
     for count in range(1, 201):
-        number = 6 * count - 3 if count in (5, 10) or count % 20 == 0 else small[count % len(small)]
+        # Resets 35 to 50 and 185 to 200 are of the same games, whose translations are what is kept at the two points.
+        place = count % 150
+        number = 6 * place + 3 if place in (5, 10) or place % 20 == 0 else small[place % len(small)]
         own.start("s", f"generated/{number % 300}", {"admissible_actions": True})
         own.step("s", "look")
         own.end("s")
