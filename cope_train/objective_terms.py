@@ -8,29 +8,20 @@ for bit, and the objectives are measured in a forward without gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from cope_gym.errors import InputError
 from cope_train.gradient_share import gradient_norms
 from cope_train.meter import Meter
 from cope_train.objective_passes import Hidden, Passes
-from cope_train.objectives.branches import build_branches
+from cope_train.objective_samples import SampleBuilder
 from cope_train.objectives.chat import ChatPieces
-from cope_train.objectives.forecasting import (
-    balance_factors,
-    balanced,
-    forecast_gate,
-    forecast_loss,
-    forecast_weights,
-    learnable,
-    trajectory_facts,
-)
-from cope_train.objectives.observation import observation_loss, observation_positions
+from cope_train.objectives.forecasting import forecast_loss
+from cope_train.objectives.observation import observation_loss
 from cope_train.objectives.packing import captured
 from cope_train.objectives.projection import Head, score
 from cope_train.objectives.records import Record
@@ -39,7 +30,6 @@ from cope_train.objectives.rows import (
     ForecastTokens,
     Sample,
     cover_tokens,
-    covered_count,
     forecast_tokens,
     observation_tokens,
     policy_tokens,
@@ -101,17 +91,18 @@ class Objectives:
         policy_scores: Log-probs and entropies of the micro-batch's policy tokens, both of shape (B, C), while the
             policy loss is computed from the packed forward.
         stopped: Whether the drift guard has switched forecasting and ensemble off; they are still measured.
-        window: Micro-batches of the current optimizer step.
+        window: Micro-batches of the current optimizer step, kept for a separate step.
     """
 
     def __init__(self, trainer: GRPOTrainer, chat: ChatPieces) -> None:
         args: Any = trainer.args
-        self.trainer, self.args, self.chat = trainer, args, chat
-        self.branches, self.forecast = args.branch_options(), args.forecast_options()
+        self.trainer, self.args = trainer, args
         self.ensemble = args.ensemble_options()
+        self.builder = SampleBuilder(args, chat)
         tokenizer: Any = trainer.processing_class
         lm = trainer.accelerator.unwrap_model(trainer.model)
         _refuse_dropout(lm)
+        _refuse_straddling(args)
         options = args.pass_options(args.cast_lm_head_to_fp32)
         self.passes = Passes(lm, trainer.accelerator.device, tokenizer.pad_token_id, options)
         self.meter = Meter(_metric_names(args))
@@ -125,41 +116,13 @@ class Objectives:
 
     def samples(self, records: Sequence[Record]) -> list[Sample]:
         """Builds this rank's samples; gates and weights look at the episodes of all ranks (all ranks call this)."""
-        self._settle()
-        records = [r if not r.failed else self._placeholder(r) for r in records]
-        branches = [build_branches(r, self.chat, self.branches) if self._branching else [] for r in records]
-        learnt = [learnable(r, b, self.forecast) for r, b in zip(records, branches, strict=True)]
-        local = [trajectory_facts(r, b, self.forecast) for r, b in zip(records, learnt, strict=True)]
-        facts = gather_object(local)
-        weights = forecast_weights(facts, forecast_gate(facts, self.forecast.gate), self.forecast.weights)
-        factors = balance_factors(facts, weights) if self.forecast.balance_calls else None
-        first = self.trainer.accelerator.process_index * len(records)
-        samples: list[Sample] = []
-        for i, record in enumerate(records):
-            weight = weights[first + i] if self.args.forecast else 0.0
-            kept = branches[i] if self.args.ensemble else learnt[i] if weight else []
-            known = {id(branch) for branch in learnt[i]}
-            flags = [id(branch) in known for branch in kept]
-            kept = kept if factors is None else [balanced(branch, record, factors) for branch in kept]
-            samples.append(Sample(record, kept, weight, flags))
-        self._count_samples(samples)
-        return samples
-
-    def _settle(self) -> None:
-        """Before the first batch; earlier the model is not in its parallel wrapper yet."""
-        if not self._settled:
+        if not self._settled:  # not earlier: now the model is in its parallel wrapper
             with self.trainer.accelerator.autocast():
                 self.passes.settle(self.trainer.model_wrapped)
             self._settled = True
-
-    @property
-    def _branching(self) -> bool:
-        return self.args.forecast or self.args.ensemble
-
-    def _placeholder(self, record: Record) -> Record:
-        """What TRL's batch holds of a failed episode: two tokens without loss."""
-        filler = self.chat.turn_end[0]
-        return replace(record, ids=[filler] * 2, prompt_length=1, loss_mask=[0, 0], turns=(), observations=())
+        samples = self.builder.build(records, self.trainer.accelerator.process_index)
+        self._count_samples(samples)
+        return samples
 
     def _count_samples(self, samples: Sequence[Sample]) -> None:
         for sample in samples:
@@ -178,8 +141,8 @@ class Objectives:
         All ranks call this once a generation batch.
         """
         accelerator = self.trainer.accelerator
-        local = torch.tensor([self._local_counts(batch["samples"]) for batch in micro_batches], dtype=torch.float64)
-        ranks = accelerator.gather(local[None].to(accelerator.device)).cpu()
+        local = [[*self.builder.counts(b["samples"]), self.passes.chunks(b["samples"])] for b in micro_batches]
+        ranks = accelerator.gather(torch.tensor([local], device=accelerator.device)).cpu().double()
         totals, chunks = ranks[..., :3].sum(0), ranks[..., 3].amax(0)
         size = min(self.args.gradient_accumulation_steps, len(micro_batches))
         stretch = self.args.gradient_accumulation_steps / size  # > 1 where a step spans several generations
@@ -187,16 +150,10 @@ class Objectives:
             window = totals[i // size * size : i // size * size + size].sum(0) * stretch
             batch["counts"] = Counts(*window.tolist(), int(chunks[i]))
         # Also without an ensemble: old log-probs must come from the same kind of forward as the current ones.
-        if self._updates(len(micro_batches)) > 1 and (self.args.ensemble or self.passes.packs):
+        if self._updates(len(micro_batches)) > 1 and self._joint and (self.args.ensemble or self.passes.packs):
             head = Head.of(self.passes.lm, self.args.cast_lm_head_to_fp32).frozen()
             for batch in micro_batches:
                 batch["frozen"] = self._freeze(model, batch, head)
-
-    def _local_counts(self, samples: Sequence[Sample]) -> list[float]:
-        forecast = sum(sample.forecast_targets() for sample in samples)
-        covered = sum(covered_count(s.record, s.branches) for s in samples) if self.args.ensemble else 0
-        observed = sum(len(observation_positions(s.record, self.args.observation_cap)) for s in samples)
-        return [forecast, covered, observed, self.passes.chunks(samples)]
 
     def _updates(self, micro_batches: int) -> int:
         """Optimizer steps on one generation batch."""
@@ -222,7 +179,8 @@ class Objectives:
             inputs: TRL's micro-batch with `samples` and `counts`.
             stock: TRL's loss.
         """
-        self.window.append(inputs)
+        if self.args.forecast_separate_step:
+            self.window.append(inputs)
         coefficients = self._coefficients()
         if not any(coefficients.values()):
             if self._watching:
@@ -254,6 +212,13 @@ class Objectives:
             "ensemble": self.ensemble.effective(step) if args.ensemble and not self.stopped else 0.0,
             "observation": args.observation_coef,
         }
+
+    @property
+    def _joint(self) -> bool:
+        """Whether any term ever joins the policy's loss, now or after a warm-up."""
+        args = self.args
+        forecast = args.forecast and args.forecast_coef and not args.forecast_separate_step
+        return bool(forecast or (args.ensemble and args.ensemble_coef) or args.observation_coef)
 
     @property
     def _watching(self) -> bool:
@@ -316,7 +281,7 @@ class Objectives:
         inside = slot >= 0
         wrong.index_add_(0, slot[inside], (~top1[inside]).float())
         ages = torch.tensor(tokens.ages, device=top1.device)
-        for age in range(self.branches.horizon):
+        for age in range(self.args.forecast_horizon):
             of_age = ages == age
             self.meter.add(f"forecast/exact_age{age}", (wrong[of_age] == 0).sum(), tokens.ages.count(age))
 
@@ -399,6 +364,17 @@ def _refuse_dropout(model: Any) -> None:
     for name, module in model.named_modules():
         if "lora_dropout" in name and getattr(module, "p", 0.0) > 0:
             raise InputError("set lora_dropout to 0: the objectives compare several forwards", type="bad_option")
+
+
+def _refuse_straddling(args: Any) -> None:
+    """An optimizer step takes whole generation batches, or a whole part of one: only then its counts are known."""
+    steps, accumulated = args.steps_per_generation, args.gradient_accumulation_steps
+    if steps % accumulated and accumulated % steps:
+        raise InputError(
+            f"gradient_accumulation_steps={accumulated} and steps_per_generation={steps}: one must be a multiple of "
+            "the other",
+            type="bad_option",
+        )
 
 
 def _metric_names(args: Any) -> tuple[str, ...]:

@@ -170,6 +170,13 @@ def test_separate_step_moves_the_weights_after_the_policy(tmp_path):
     assert log[0]["forecast/loss"] > 0
 
 
+def test_separate_step_forgets_what_it_has_learnt_from(tmp_path):
+    _, _, trainer = train(tmp_path, forecast=True, forecast_coef=0.3, forecast_separate_step=True, max_steps=3)
+    assert len(trainer.objectives.window) == 1
+    _, _, joint = train(tmp_path, **FULL, max_steps=2)
+    assert joint.objectives.window == []
+
+
 def test_separate_step_without_targets_is_no_step(tmp_path):
     lost = {"a": [script(2, i, False) for i in range(4)], "b": [script(2, i, i == 0, failed=i == 0) for i in range(4)]}
     settings = {"forecast": True, "forecast_coef": 0.3, "forecast_separate_step": True, "optim": "adamw_torch"}
