@@ -14,8 +14,12 @@ from env_servers.front.service import Service
 def build_app(service: Service) -> FastAPI:
     """Returns the app over a service; starting and stopping that is the caller's."""
 
+    def begun() -> None:
+        service.in_flight += 1
+
     def seen(method: str, status: int, seconds: float) -> None:
-        service.last_request = time.monotonic()
+        service.in_flight -= 1
+        service.last_used = time.monotonic()
         service.metrics.request(method, status, seconds)
 
     app = FastAPI(title="CoPE Gym environment service", version=routes_info.PROTOCOL)
@@ -25,5 +29,5 @@ def build_app(service: Service) -> FastAPI:
     app.include_router(routes_info.routes(service))
     app.include_router(openenv.routes(service))
     app.include_router(agentgym.routes(service))
-    app.add_middleware(Gate, settings=service.settings, seen=seen)
+    app.add_middleware(Gate, settings=service.settings, begun=begun, seen=seen)
     return app

@@ -50,12 +50,20 @@ class Gate:
     Args:
         app: What is behind it.
         settings: The service's settings.
+        begun: Is told of the beginning of every request.
         seen: Is told the method, status and seconds of every request.
     """
 
-    def __init__(self, app: ASGIApp, settings: FrontSettings, seen: Callable[[str, int, float], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: FrontSettings,
+        begun: Callable[[], None],
+        seen: Callable[[str, int, float], None],
+    ) -> None:
         self._app = app
         self._settings = settings
+        self._begun = begun
         self._seen = seen
         self._rate = RateLimit(settings.rate_limit) if settings.rate_limit else None
 
@@ -64,6 +72,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        self._begun()
         began = time.perf_counter()
         status = 500
 

@@ -50,7 +50,8 @@ class Service:
         self.catalogue = Catalogue(pool, [spec.name for spec in settings.specs])
         self.draining = False
         self.ready = False
-        self.last_request = time.monotonic()
+        self.in_flight = 0
+        self.last_used = time.monotonic()
         self._journal: Journal = FileJournal(settings.state_dir) if settings.state_dir else MemoryJournal()
         self._engine = Engine(pool, self.catalogue, self._journal, self.metrics, settings.start_timeout)
         self._sessions: dict[str, Session] = {}
@@ -77,6 +78,7 @@ class Service:
                 created = session.document(self.settings.lease_seconds, session.born)
                 self._keys.restore(*key, {**created, "epoch": 1})
         self._sweeper = asyncio.create_task(self._sweep())
+        self.last_used = time.monotonic()
         self.ready = True
 
     async def stop(self) -> None:
@@ -103,7 +105,7 @@ class Service:
     @property
     def idle_seconds(self) -> float:
         """How long there has been neither a session nor a request."""
-        return 0.0 if self._sessions else time.monotonic() - self.last_request
+        return 0.0 if self._sessions or self.in_flight else time.monotonic() - self.last_used
 
     @property
     def live(self) -> int:
@@ -262,6 +264,7 @@ class Service:
     def _remove(self, session_id: str, reason: str) -> asyncio.Task[None]:
         session = self._sessions.pop(session_id)
         self._leases.drop(session_id)
+        self.last_used = time.monotonic()
         self._tombstones[session_id] = reason
         while len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)

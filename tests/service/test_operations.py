@@ -155,11 +155,13 @@ def test_drain_lets_live_sessions_go_on(start: Start) -> None:
 
 
 def test_ends_when_nobody_is_left(start: Start) -> None:
-    server = start("--idle-exit", "1.5", "--lease", "2")
+    server = start("--idle-exit", "4", "--lease", "6")
     server.create()
-    time.sleep(1.7)
+    ended = time.monotonic() + 6
+    time.sleep(4.5)
     assert server.process.poll() is None, "a session keeps it"
-    assert server.process.wait(20) == 0
+    assert server.process.wait(30) == 0
+    assert time.monotonic() > ended + 3, "it waits for the next client"
 
 
 def test_logs_are_json_with_session_ids(start: Start) -> None:
