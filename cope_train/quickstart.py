@@ -98,8 +98,7 @@ def phase(title: str) -> Iterator[None]:
 
 def prepare_environment() -> Service:
     """Installs ScienceWorld (a second time this is nothing) and starts its server."""
-    cope = Path(sys.executable).with_name("cope")
-    subprocess.run([str(cope), "install", ENV], check=True)
+    subprocess.run([sys.executable, "-m", "cope_gym", "install", ENV], check=True)
     service = Service(ENV, connect(ENV))
     versions = service.versions()
     console.print(f"  server is up: ScienceWorld {versions['versions'].get('scienceworld', '')}")
@@ -183,8 +182,8 @@ def train(start: Quickstart, model: Path, steps: int) -> Path:
         max_episode_tokens=1536,
         first_observation_chars=FIRST_CHARS,
         observation_chars=LATER_CHARS,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
+        per_device_train_batch_size=1,  # attention weights of a longer batch would fill a small machine's memory
+        gradient_accumulation_steps=8,
         num_generations=4,
         learning_rate=1e-4,
         lr_scheduler_type="constant",
