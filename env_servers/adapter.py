@@ -52,8 +52,7 @@ class StepResult:
 
     Attributes:
         text: The observation as the benchmark words it.
-        reward: This step's reward; the sum over the episode is the final raw score on the documented scale. `None` only
-            with an `AdapterError` pending, never as a stand-in for 0.
+        reward: This step's reward; the sum over the episode is the final raw score on the documented scale.
         terminated: The task ended, by success or by a fatal mistake.
         truncated: A limit of the benchmark ended the episode. The service's own step limit is added by the service.
         info: Always `raw_score` (the benchmark's own number), `score` (in [0, 1]), `success` (bool) and
@@ -81,8 +80,8 @@ class Facts:
         concurrency: `single` (one episode a process), `interleaved` (many, one call at a time in the main thread) or
             `threads` (many, each call in a thread of its own).
         python_requires: Version range of the benchmark's interpreter, as in packaging metadata.
-        deterministic: Whether (task, seed, options, actions) fixes every reply, so that a lost session can be replayed.
-            An episode may narrow this, see `Episode.replayable`.
+        deterministic: Whether (task, seed, options, actions) fixes every reply, so that a lost session can be
+            replayed. An episode may narrow this, see `Episode.replayable`.
         max_steps: Step limit of the published protocol, used when the client names none.
         step_timeout: Seconds after which a call counts as hung and its worker is killed.
         affinity: Whether sessions of one task gain from sharing a worker (a cache).
@@ -130,7 +129,7 @@ class Episode(ABC):
         """Executes an action again while the episode is rebuilt, with the `record` that the first time left."""
         return self.step(action)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most episodes hold nothing
         """Frees what the episode holds. Called once; must not fail."""
 
 
@@ -189,12 +188,12 @@ class Adapter(ABC):
         return None
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
-        """Returns actions that solve the task, or `None` where the benchmark has no solution. Never shown to agents."""
+        """Returns actions that solve the task, or `None` where there is no solution. Never shown to agents."""
         return None
 
     def warm(self) -> None:
         """Does beforehand what the first `start` would have to do, e.g. starts the engine; by default nothing."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every engine needs an end
         """Ends the engine (child processes included)."""
