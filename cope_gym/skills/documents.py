@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,18 +36,20 @@ def task_documents(
     """
     shares = [task_ids[i::threads] for i in range(min(threads, len(task_ids)))]
     with ThreadPoolExecutor(max(len(shares), 1)) as pool:
-        read = pool.map(lambda share: list(_read(make_env, share, progress)), shares)
-        by_id = {document.id: document for documents in read for document in documents}
+        reading = [pool.submit(_read, make_env, share, progress) for share in shares]
+        by_id = {document.id: document for share in reading for document in share.result()}
     return [by_id[task_id] for task_id in task_ids]
 
 
-def _read(make_env: MakeEnv, task_ids: Sequence[str], progress: Callable[[], None] | None) -> Iterator[Document]:
+def _read(make_env: MakeEnv, task_ids: Sequence[str], progress: Callable[[], None] | None) -> list[Document]:
     env = make_env()
+    documents: list[Document] = []
     try:
         for task_id in task_ids:
             text, info = env.reset(options={"task_id": task_id})
-            yield Document(task_id, info.get("task_description", text).strip(), info.get("category", ""))
+            documents.append(Document(task_id, info.get("task_description", text).strip(), info.get("category", "")))
             if progress:
                 progress()
+        return documents
     finally:
         env.close()
