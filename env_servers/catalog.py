@@ -24,7 +24,8 @@ class Entry:
         adapter: `module:attribute` of the adapter class.
         python_requires: Version range of the benchmark's interpreter, e.g. `>=3.9,<3.13`.
         needs_compiler: Programs that must be on the path because a package is distributed as source only.
-        post_install: Commands for the new interpreter, each a tuple of its arguments, run once after the packages.
+        post_install: Commands for the new interpreter, each a tuple of its arguments, run once after the packages;
+            `{package}` is this package's folder.
         install_env: Environment variables of `post_install` and of every worker; `{env}` is the environment's folder.
         settings: Default settings of the adapter.
     """
@@ -68,6 +69,23 @@ _ENTRIES = (
         title="WebShop",
         gym_id="cope/WebShop-v0",
         adapter="env_servers.webshop.adapter:ADAPTER",
+        python_requires=">=3.11",
+    ),
+    Entry(
+        name="appworld",
+        title="AppWorld",
+        gym_id="cope/AppWorld-v0",
+        adapter="env_servers.appworld.adapter:ADAPTER",
+        python_requires=">=3.11,<3.14",
+        # Its apps come encrypted inside the wheel; then our own small world is built, for use without the download.
+        post_install=(("-m", "appworld.cli", "install"), ("-I", "{package}/appworld/data.py")),
+        install_env={"APPWORLD_CACHE": "{env}/appworld-cache"},
+    ),
+    Entry(
+        name="tau2",
+        title="τ²-bench",
+        gym_id="cope/Tau2-v0",
+        adapter="env_servers.tau2.adapter:ADAPTER",
         python_requires=">=3.11",
     ),
 )

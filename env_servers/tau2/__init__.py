@@ -1,1 +1,1 @@
-"""TODO."""
+"""τ²-bench: adapter, conversation driver, simulated customers."""

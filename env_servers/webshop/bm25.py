@@ -66,11 +66,11 @@ def build(folder: Path, documents: Iterable[Sequence[str]]) -> None:
     """Writes the index of the documents, given as terms in ascending order of the documents' ids."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers: dict[str, int] = {}
-    terms, tfs, distinct, lengths = array("i"), array("i"), array("i"), array("i")
+    terms, tfs, distinct, lengths = array("i"), array("H"), array("i"), array("i")
     for document in documents:
         for term, count in Counter(document).items():
             terms.append(numbers.setdefault(term, len(numbers)))
-            tfs.append(count)
+            tfs.append(min(count, 0xFFFF))
         distinct.append(len(terms))
         lengths.append(len(document))
     hashes = np.fromiter((_hash(term) for term in numbers), dtype=np.uint64, count=len(numbers))
@@ -79,20 +79,23 @@ def build(folder: Path, documents: Iterable[Sequence[str]]) -> None:
     rank[order] = np.arange(len(numbers), dtype=np.int32)
     if len(np.unique(hashes)) != len(hashes):
         raise ValueError("two terms have the same 64-bit hash; change the hash function of env_servers.webshop.bm25")
-    _write(folder, hashes[order], rank[_view(terms)], _view(tfs), distinct, lengths)
+    _write(folder, hashes[order], rank, terms, tfs, distinct, lengths)
 
 
 def _write(
     folder: Path,
     hashes: NDArray[np.uint64],
-    terms: NDArray[np.int32],
-    tfs: NDArray[np.int32],
+    rank: NDArray[np.int32],
+    numbers: array[int],
+    frequencies: array[int],
     distinct: array[int],
     lengths: array[int],
 ) -> None:
     """Sorts the postings by term, a chunk of documents at a time, so that the sort needs little memory."""
+    terms = _view(numbers)
+    tfs = np.frombuffer(frequencies, dtype=np.uint16) if len(frequencies) else np.zeros(0, dtype=np.uint16)
     starts = np.zeros(len(hashes) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(terms, minlength=len(hashes)), out=starts[1:])
+    np.cumsum(np.bincount(terms, minlength=len(hashes))[np.argsort(rank)], out=starts[1:])
     length = _view(lengths)
     norms = _norms(length)
     docs = np.lib.format.open_memmap(folder / "docs.npy", mode="w+", dtype=np.int32, shape=(len(terms),))
@@ -103,8 +106,9 @@ def _write(
         last = min(first + _CHUNK, len(length))
         span = slice(int(ends[first]), int(ends[last]))
         doc = np.repeat(np.arange(first, last, dtype=np.int32), np.diff(ends[first : last + 1]))
-        order = np.argsort(terms[span], kind="stable")
-        term = terms[span][order]
+        ranked = rank[terms[span]]
+        order = np.argsort(ranked, kind="stable")
+        term = ranked[order]
         counts = np.bincount(term, minlength=len(hashes))
         before = np.repeat(np.cumsum(counts) - counts, counts)
         target = cursor[term] + np.arange(len(term)) - before

@@ -77,7 +77,11 @@ def test_gold_buys_for_one_except_where_no_purchase_can(adapter: WebShopAdapter)
             gold = adapter.gold(task.id, {})
             assert (gold is not None) == episode.first.info["reachable"], task.id
             result = play(episode, *(gold or []))
-            assert (result.reward, result.terminated, result.info["success"]) == (float(bool(gold)), bool(gold), bool(gold))
+            assert (result.reward, result.terminated, result.info["success"]) == (
+                float(bool(gold)),
+                bool(gold),
+                bool(gold),
+            )
             assert result.info["action_valid"]
 
 
