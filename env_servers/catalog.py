@@ -63,7 +63,6 @@ _ENTRIES = (
         python_requires=">=3.9,<3.13",
         needs_compiler=("g++", "make"),
     ),
-    # webshop, appworld, tau2: one entry each, added together with its adapter.
     Entry(
         name="webshop",
         title="WebShop",

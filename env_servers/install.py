@@ -175,7 +175,8 @@ def _build(entry: Entry, interpreter: Interpreter, target: Path, tell: Report) -
         variables = {key: value.format(env=aside) for key, value in entry.install_env.items()}
         for arguments in entry.post_install:
             tell(" ".join(arguments), 0.9)
-            _run([str(aside / "bin" / "python"), *arguments], f"{entry.title}: set-up", variables)
+            filled = [argument.format(package=Path(__file__).parent) for argument in arguments]
+            _run([str(aside / "bin" / "python"), *filled], f"{entry.title}: set-up", variables)
         _relocate(aside, target)
         tell("compiling", 0.95)
         subprocess.run([aside / "bin" / "python", "-m", "compileall", "-qq", "-s", aside, "-p", target, aside / "lib"])

@@ -1,1 +1,1 @@
-"""TODO."""
+"""AppWorld: adapter, contained sessions, and a small world of our own."""

@@ -1,0 +1,115 @@
+"""Steps, endings and bad input on the real engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapter_kit import AdapterFault, AdapterWorker, gone, processes
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def session(worker: AdapterWorker) -> Any:
+    """A running episode's `step`."""
+    worker.start("s", "pin_1")
+    yield lambda code: worker.step("s", code)
+    worker.end("s")
+
+
+def test_the_first_observation_introduces_task_and_person(worker: AdapterWorker) -> None:
+    first = worker.start("first", "pin_1")
+    worker.end("first")
+    assert first["text"].startswith('Task: Pin my note "Packing list" in Simple Note.')
+    assert "Ada Byrne (email ada.byrne@example.com, phone number 2025550101)" in first["text"]
+    assert "2023-05-18 12:00:00" in first["text"] and "- venmo:" in first["text"]
+    assert (first["reward"], first["terminated"], first["info"]["score"]) == (0.0, False, 0.0)
+
+
+def test_steps_share_a_namespace_and_errors_are_texts(session: Any) -> None:
+    assert session("x = 20\nx += 1")["text"] == "Execution successful."
+    assert session("print(x * 2)")["text"].strip() == "42"
+    failed = session("1 / 0")
+    assert failed["text"].startswith("Execution failed. Traceback:") and "ZeroDivisionError" in failed["text"]
+    assert not failed["info"]["action_valid"] and not failed["terminated"]
+    assert "Syntax error" in session("print(")["text"]
+    assert session("")["text"] == "No code available to execute."
+    assert session("print(apis.supervisor.show_profile()['first_name'])")["text"].strip() == "Ada"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["raise KeyboardInterrupt", "raise SystemExit", "raise BaseException('x')", "print('\\ud800')", "x = '\ud800'",
+     "print('\\x00')", "%time", "!ls", "apis.venmo.nothing()", "apis.venmo.login(username='x', password='y')"],
+)  # fmt: skip
+def test_an_episode_survives(session: Any, code: str) -> None:
+    assert not session(code)["terminated"]
+    assert session("print(6 * 7)")["text"].strip() == "42"
+
+
+def test_long_outputs_keep_head_and_tail(session: Any) -> None:
+    text = session("print('a' * 50000 + 'z' * 50000)")["text"]
+    assert text.startswith("aaa") and text.rstrip().endswith("zzz")
+    assert "characters left out" in text and len(text) < 2200
+
+
+def test_the_end_is_final_and_needs_the_answer(worker: AdapterWorker) -> None:
+    worker.start("end", "recipes_1")
+    reply = worker.step("end", "apis.supervisor.complete_task(answer=3)")
+    assert (reply["reward"], reply["terminated"], reply["info"]["success"]) == (1.0, True, True)
+    with pytest.raises(AdapterFault) as caught:
+        worker.step("end", "print(1)")
+    assert caught.value.type == "episode_over"
+    worker.end("end")
+
+
+@pytest.mark.parametrize("task_id", ["nothing_1", "", "../pin_1", "pin_1/", "pin_4", None, 3, ["pin_1"]])
+def test_ids_are_looked_up_never_used_as_paths(worker: AdapterWorker, task_id: Any) -> None:
+    with pytest.raises(AdapterFault) as caught:
+        worker.start("bad", task_id)
+    assert caught.value.type == "unknown_task"
+
+
+@pytest.mark.parametrize("action", [None, 3, ["print(1)"], {"code": "print(1)"}])
+def test_actions_that_are_no_text_change_nothing(session: Any, action: Any) -> None:
+    with pytest.raises(AdapterFault) as caught:
+        session(action)
+    assert caught.value.type == "bad_action"
+    assert session("print(1)")["text"].strip() == "1"
+
+
+def test_options_and_splits(worker: AdapterWorker) -> None:
+    with pytest.raises(AdapterFault) as caught:
+        worker.start("bad", "pin_1", {"difficulty": 1})
+    assert caught.value.type == "bad_option"
+    assert len(worker.call("tasks", split="train")) == 24 and len(worker.call("tasks", split="dev")) == 12
+    with pytest.raises(AdapterFault) as caught:
+        worker.call("tasks", split="test_normal")
+    assert caught.value.type == "unknown_split"
+
+
+def test_sessions_at_the_same_time_are_independent(worker: AdapterWorker) -> None:
+    names = [f"p{number}" for number in range(4)]
+    worker.together("start", [{"session": name, "task_id": "debt_1", "seed": None, "options": {}} for name in names])
+    worker.together("step", [{"session": name, "action": f"x = {name!r}"} for name in names])
+    said = worker.together("step", [{"session": name, "action": "print(x)"} for name in names])
+    assert [reply["text"].strip() for reply in said] == names
+    worker.together("close", [{"session": name} for name in names])
+
+
+def test_nothing_is_left_of_a_worker(appworld_python: Path) -> None:
+    with AdapterWorker(appworld_python, "appworld") as worker:
+        worker.start("s", "pin_1")
+        below = _descendants(worker.process.pid)
+        assert len(below) >= 3  # the zygote, a session's keeper, and the session
+        worker.process.kill()
+        assert gone(below)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = [pid]
+    for one in found:
+        found += [child for child, parent, _ in processes() if parent == one and child not in found]
+    return found
