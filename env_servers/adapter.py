@@ -66,7 +66,7 @@ class StepResult:
     reward: float
     terminated: bool
     truncated: bool
-    info: Dict[str, Any] = field(default_factory=dict)
+    info: Dict[str, Any] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType] - dict[str, Any] needs 3.9
     record: Any = None
 
 
