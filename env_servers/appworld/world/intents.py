@@ -70,10 +70,11 @@ def pin_note(number: int) -> Variant:
     """Pins one note."""
     title = BELONGINGS[number].pinned_title
     pin = "apis.simple_note.update_note(note_id=find_note({!r})['note_id'], pinned=True, access_token=note)\ndone()"
+    both = pin.format("Books").replace("done()", "") + pin.format(title)
     return Variant(
         f'Pin my note "{title}" in Simple Note.',
         pin.format(title),
-        {"another note": pin.format("Books"), "not marked complete": pin.format(title).replace("done()", "")},
+        {"another note": pin.format("Books"), "one more note": both},
         {
             "Only that note's pin has changed.": f"""
 test.case([one.title for one in updated("simple_note.Note")], "==", [{title!r}])
