@@ -23,6 +23,8 @@ _B = np.float32(0.4)
 _CHUNK = 50_000  # documents that are sorted by term at once
 _BLOCK = 1024
 _EXACT_LENGTHS = 24
+_COMMON = 64  # a term in more than this part of the documents is worth a look at who can still win
+_SLACK = 1.001  # sums of weights are bounds; this covers their rounding
 
 
 class Index:
@@ -45,11 +47,30 @@ class Index:
         scores = self._scores
         scores.fill(0.0)
         counts = list(Counter(terms).items())[:MAX_TERMS]
-        for start, end, count in sorted(self._postings(counts), key=lambda p: p[1] - p[0]):
-            weight = np.float32(count) * self._idf(end - start)
-            contribution = weight - weight / (np.float32(1) + self._factors[start:end])
-            scores[self._docs[start:end]] += contribution
+        found = sorted(self._postings(counts), key=lambda p: p[1] - p[0])
+        weights = [np.float32(count) * self._idf(end - start) for start, end, count in found]
+        for number, ((start, end, _), weight) in enumerate(zip(found, weights, strict=True)):
+            if end - start > self._size // _COMMON:
+                rest = float(sum(weights[number:], np.float32(0))) * _SLACK
+                hopeful = _within(scores, k, rest)
+                if hopeful is not None:
+                    return self._finish(hopeful, found[number:], weights[number:], k)
+            scores[self._docs[start:end]] += _contribution(weight, self._factors[start:end])
         return _best(scores.astype(np.float32), k)
+
+    def _finish(
+        self, hopeful: NDArray[np.int64], found: Sequence[tuple[int, int, int]], weights: Sequence[np.float32], k: int
+    ) -> list[int]:
+        """Adds the commonest terms for the few documents that they can still lift to the first `k`."""
+        scores = self._scores[hopeful]
+        for (start, end, _), weight in zip(found, weights, strict=True):
+            docs = self._docs[start:end]
+            at = np.searchsorted(docs, hopeful)
+            at[at == len(docs)] = 0
+            has = np.flatnonzero(docs[at] == hopeful)
+            scores[has] += _contribution(weight, self._factors[start:end][at[has]])
+        order = np.argsort(-scores.astype(np.float32), kind="stable")[:k]
+        return [int(hopeful[n]) for n in order]
 
     def _postings(self, counts: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:
         for term, count in counts:
@@ -150,6 +171,27 @@ def _kept(length: int) -> int:
 def _hash(term: str) -> np.uint64:
     digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
+
+
+def _contribution(weight: np.float32, factors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return weight - weight / (np.float32(1) + factors)
+
+
+def _within(scores: NDArray[np.float64], k: int, rest: float) -> NDArray[np.int64] | None:
+    """Returns the documents that can be among the first `k` once at most `rest` is added, `None` if they are many.
+
+    A term adds less than its weight. So whoever is further than `rest` below the k-th highest maximum of the blocks,
+    which k documents reach already, is out.
+    """
+    whole = len(scores) // _BLOCK * _BLOCK
+    if whole < k * _BLOCK:
+        return None
+    maxima = scores[:whole].reshape(-1, _BLOCK).max(axis=1)
+    bound = float(np.partition(maxima, len(maxima) - k)[len(maxima) - k]) - rest
+    if bound <= 0:
+        return None
+    hopeful = np.flatnonzero(scores >= bound)
+    return hopeful if len(hopeful) < len(scores) // _COMMON else None
 
 
 def _best(scores: NDArray[np.float32], k: int) -> list[int]:
