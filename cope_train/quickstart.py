@@ -3,7 +3,7 @@
     python -m cope_train.quickstart --run quickstart
 
 ScienceWorld is installed and started; SmolLM2-135M is evaluated, clones a few gold paths, trains some GRPO steps with
-LoRA and the forecasting loss through real episodes, and is evaluated again. The report shows all of it. With eight
+LoRA, forecasting and the temporal ensemble through real episodes, and is evaluated again. The report shows it. With eight
 evaluation tasks the intervals are wide: this shows that everything works, not how well the method does.
 """
 
@@ -170,7 +170,7 @@ def clone_experts(start: Quickstart, experts: list[trajectory.Trajectory], model
 
 
 def train(start: Quickstart, model: Path, steps: int) -> Path:
-    """Trains GRPO steps with the forecasting loss and saves the adapter."""
+    """Trains GRPO steps with the forecasting and temporal-ensemble losses and saves the adapter."""
     args = CoPEConfig(
         output_dir=str(start.folder),
         environment=ENV,
@@ -191,6 +191,8 @@ def train(start: Quickstart, model: Path, steps: int) -> Path:
         forecast=True,
         forecast_coef=0.1,
         forecast_max_samples_per_trajectory=4,
+        ensemble=True,
+        ensemble_coef=0.05,
         gradient_share_steps=0,
         save_strategy="no",
         report_to=[],
@@ -208,7 +210,7 @@ def train(start: Quickstart, model: Path, steps: int) -> Path:
             start.tasks,
             system_prompt=SYSTEM,
             peft_config=lora(),
-            callbacks=[StepBar(progress, "GRPO + forecasting", shown), TimeLimit(GRPO_SECONDS, steps=2)],
+            callbacks=[StepBar(progress, "GRPO + forecasts", shown), TimeLimit(GRPO_SECONDS, steps=2)],
         )
         quiet(trainer)
         played = progress.add_task("episodes", total=8, note="")
@@ -245,6 +247,9 @@ def check(folder: Path) -> list[str]:
     tests = {
         "no group had rewards that differ": any(row["frac_reward_zero_std"] < 1 for row in rows),
         "no forecast sample was built": any((row.get("forecast/samples_per_episode") or 0) > 0 for row in rows),
+        "no position was covered by the temporal ensemble": any(
+            (row.get("ensemble/covered_share") or 0) > 0 for row in rows
+        ),
         "no step had a gradient": any((row["grad_norm"] or 0) > 0 for row in rows),
     }
     return [sentence for sentence, passed in tests.items() if not passed]
@@ -279,11 +284,11 @@ def main(
         gold = collect_gold(start, experts)
     with phase(f"5/7  Clone them, {epochs:g} epochs with LoRA"):
         warm = clone_experts(start, gold, model, epochs)
-    with phase(f"6/7  {steps} GRPO steps of 8 episodes with LoRA and forecasting"):
+    with phase(f"6/7  {steps} GRPO steps of 8 episodes with LoRA, forecasting and temporal ensemble"):
         trained = train(start, warm, steps)
     with phase("7/7  Evaluate after training"):
         evaluate_model(start, trained, "after", steps)
-    page = report(folder, "Quickstart: ScienceWorld, SmolLM2-135M, GRPO with forecasting")
+    page = report(folder, "Quickstart: ScienceWorld, SmolLM2-135M, GRPO with forecasting and temporal ensemble")
     if problems := check(folder):
         complain("The quickstart ran, but " + "; ".join(problems) + ".")
         raise SystemExit(1)
