@@ -3,8 +3,8 @@
     python -m cope_train.quickstart --run quickstart
 
 ScienceWorld is installed and started; SmolLM2-135M is evaluated, clones a few gold paths, trains some GRPO steps with
-LoRA, forecasting and the temporal ensemble through real episodes, and is evaluated again. The report shows it. With eight
-evaluation tasks the intervals are wide: this shows that everything works, not how well the method does.
+LoRA, forecasting and the temporal ensemble through real episodes, and is evaluated again. The report shows all of it.
+With eight evaluation tasks the intervals are wide: this shows that everything works, not how well the method does.
 """
 
 from __future__ import annotations
