@@ -10,12 +10,13 @@ export OMP_WAIT_POLICY ?= passive
 export OMP_NUM_THREADS ?= 2
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-fast lint format docs clean help
+.PHONY: quickstart test test-fast soak lint format docs clean help
 
 help:
 	@echo "make quickstart   install, train a small model on ScienceWorld, write a report"
-	@echo "make test         install, run every test"
+	@echo "make test         install, run the tests"
 	@echo "make test-fast    the tests that take seconds"
+	@echo "make soak         growth over hundreds of resets, every task of a benchmark (an hour)"
 	@echo "make lint         formatter, linter, types, import directions"
 	@echo "make docs         build the documentation site"
 
@@ -23,10 +24,13 @@ quickstart: $(VENV)/.demo
 	@$(BIN)/python -m cope_train.quickstart --run $(RUN)
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not soak"
 
 test-fast: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow and not soak"
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m soak
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

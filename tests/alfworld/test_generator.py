@@ -62,7 +62,7 @@ def test_another_seed_has_a_split_of_its_own(alfworld_python: Path, tmp_path: Pa
         assert worker.play("generated-7/1", gold)[-1][1] == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_planner_of_the_stock_engine_agrees(alfworld_python: Path) -> None:
     """Small rooms only: in a kitchen its search takes half a minute."""
     script = (

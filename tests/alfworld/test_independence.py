@@ -78,7 +78,7 @@ def own(alfworld_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_200_resets_do_not_grow(alfworld_python: Path, own: AdapterWorker, tmp_path: Path) -> None:
     folders = [made[0] for made in generate(alfworld_python, "0 train", 300, "0")]

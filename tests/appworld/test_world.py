@@ -35,7 +35,7 @@ def test_intents_are_many_and_of_several_apps() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scenario", intents.INTENTS)
 def test_evaluations_tell_right_from_wrong(worker: AdapterWorker, scenario: str) -> None:

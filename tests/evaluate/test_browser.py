@@ -122,7 +122,7 @@ def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path) -> None:
     assert complaints(browser) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_thousand_episodes(browser: Browser, tmp_path: Path) -> None:
     episodes = [episode(i, i % 3 == 0, turns=30, chars=300) for i in range(2000)]
     path = viewer.write(

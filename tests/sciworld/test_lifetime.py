@@ -59,7 +59,7 @@ def test_a_session_that_outgrows_the_heap_is_a_fault(sciworld_python: Path) -> N
     assert caught.value.type == "fault"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_resets_do_not_grow(sciworld_python: Path) -> None:
     ids = [f"{name}/{variation}" for variation in range(10) for name in tasks.VARIATIONS]
     with AdapterWorker(sciworld_python) as worker:

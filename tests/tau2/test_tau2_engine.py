@@ -42,7 +42,7 @@ def test_gold_is_rewarded_and_nothing_is_not(worker: AdapterWorker, domain: str)
     assert silent["terminated"] and silent["reward"] in (0.0, 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("domain", SCORED)
 def test_every_task(worker: AdapterWorker, domain: str) -> None:
     idle = 0.0
