@@ -7,6 +7,7 @@ starts, so that another TRL says what changed in place of training something els
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,9 @@ from trl.trainer.utils import RepeatSampler
 
 from cope_gym.errors import InputError
 from cope_train.weights import merged_parameters
+
+# `rollout_func` is experimental in TRL, which the contract below takes care of; users need no warning each run.
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 # Private methods that are overridden or called, with their parameters.
 CONTRACT: dict[str, tuple[str, ...]] = {
