@@ -8,14 +8,21 @@ import pytest
 from typer.testing import CliRunner
 
 from cope_gym.cli import build
+from cope_gym.cli.common import out
 from cope_gym.errors import InputError
 from cope_gym.skills import Skill
 from cope_gym.skills.bank import SkillBank
 from cope_gym.skills.retrieval import Document, TaskIndex
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console took its width when it was made; a narrow one would break words in tables."""
+    monkeypatch.setattr(out, "_width", 200)
+
+
 def cope(*words: str) -> str:
-    result = CliRunner().invoke(build(), list(words), catch_exceptions=False, env={"COLUMNS": "200"})
+    result = CliRunner().invoke(build(), list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
