@@ -30,7 +30,7 @@ def test_capacity_table(tmp_path: Path) -> None:
     assert many["seconds"] < 30
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_chaos_loses_doubles_and_changes_nothing() -> None:
     result = run(COUNTER, episodes=60, kills=15, drop=0.1, steps=12, parallel=6)
     assert result.passed, result.sentence()
