@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from env_servers.install import install
+
 
 @pytest.mark.slow
 @pytest.mark.engine
 def test_sciworld_interrupted_and_continued_on_the_real_engine(tmp_path: Path) -> None:
+    install("sciworld")
     cope = str(Path(sys.executable).with_name("cope"))
     command = [cope, "eval", "--panel", "sciworld_quickstart", "--limit", "4", "--policy", "gold", "--out"]
     process = subprocess.Popen(
@@ -33,7 +36,7 @@ def test_sciworld_interrupted_and_continued_on_the_real_engine(tmp_path: Path) -
         os.kill(process.pid, signal.SIGINT)
     text = process.communicate(timeout=60)[0]
     if process.returncode:
-        assert process.returncode == 130 and "What was played is kept" in text and "Traceback" not in text
+        assert process.returncode == 130 and "What was played is kept" in text and "Traceback" not in text, text
     kept = len(episodes.read_text().splitlines())
     assert kept >= 1
     for folder in ("run", "fresh"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from env_servers.install import InstallError, environment
+from env_servers.install import install
 from tests.service.conftest import Server, marked, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 @pytest.fixture
 def sciworld(tmp_path: Path) -> Generator[Server]:
-    try:
-        environment("sciworld")
-    except InstallError as error:
-        pytest.skip(str(error))
+    install("sciworld")
     server = Server(tmp_path, "--env", "sciworld", "--warm", "0", "--max-workers", "1")
     yield server
     server.stop()
