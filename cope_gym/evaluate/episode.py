@@ -20,6 +20,7 @@ from cope_gym.trajectory import Trajectory, Turn
 
 TextEnv = gym.Env[str, Any]
 _AGENTS_FAULTS = frozenset({"bad_action", "too_large"})
+_KEPT = ("reward_parts", "scenario", "scenario_tasks")  # of the last `info`, in the trajectory
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ def _observe(episode: Trajectory, observation: str, info: Mapping[str, Any], rul
     longest = rules.observation_chars if episode.turns else rules.first_observation_chars
     text = observation if len(observation) <= longest else observation[:longest] + " …"
     episode.messages.append({"role": "user", "content": text})
-    if "reward_parts" in info:
-        episode.extra["reward_parts"] = info["reward_parts"]
+    episode.extra |= {name: info[name] for name in _KEPT if name in info}
     episode.score = float(info.get("score", 0.0))
     episode.raw_score = float(info.get("raw_score", 0.0))
     episode.success = bool(info.get("success", False))

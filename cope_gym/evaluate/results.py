@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -55,7 +56,24 @@ def metrics(by_task: ByTask, names: Iterable[str] = MEASURES, *, with_k: bool = 
     for name in names:
         means = list(statistics.task_means(values(by_task, name)).values())
         table[name] = asdict(statistics.estimate(means, rate=MEASURES[name][1]))
-    return table | (_k_metrics(by_task) if with_k else {})
+    return table | _scenario_metrics(by_task) | (_k_metrics(by_task) if with_k else {})
+
+
+def _scenario_metrics(by_task: ByTask) -> dict[str, Any]:
+    """Scenario goal completion: all variants of a scenario are solved (AppWorld's SGC). `tasks` counts scenarios.
+
+    A scenario counts only if each of its variants was played. With several episodes a task it is the chance that one
+    episode of each variant, drawn at random, succeeds.
+    """
+    scenarios: dict[str, list[float]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    for episodes in by_task.values():
+        known = episodes[0].extra
+        if "scenario" in known:
+            scenarios[known["scenario"]].append(sum(e.success for e in episodes) / len(episodes))
+            sizes[known["scenario"]] = known["scenario_tasks"]
+    whole = [math.prod(rates) for name, rates in scenarios.items() if len(rates) == sizes[name]]
+    return {"scenario_goal_completion": asdict(statistics.estimate(whole, rate=True))} if whole else {}
 
 
 def _k_metrics(by_task: ByTask) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +74,7 @@ class AppWorldAdapter(Adapter):
         self.root, self.self_made = data.find(str(self.settings.get("root", "")))
         self._tasks = {split: _read_split(self.root, split) for split in _splits(self.root)}
         self._known = {task.id for tasks in self._tasks.values() for task in tasks}
+        self._scenarios = Counter(map(_scenario, self._known))
         self._folder = _own_folder()
         self._root_user = os.geteuid() == 0
         self._uids = list(_UIDS) if self._root_user else []
@@ -128,6 +130,10 @@ class AppWorldAdapter(Adapter):
         self._zygote.kill()
         self._zygote.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def scenario_tasks(self, task_id: str) -> int:
+        """Returns how many variants the scenario of a task has in the data here."""
+        return self._scenarios[_scenario(task_id)]
 
     def take_place(self) -> tuple[Path, int | None]:
         """Returns an empty folder and a user for a session."""
@@ -265,12 +271,17 @@ class AppWorldEpisode(Episode):
             "score": float(success),
             "success": success,
             "action_valid": valid,
-            "scenario": self._task_id.split("_")[0],
+            "scenario": _scenario(self._task_id),
+            "scenario_tasks": self._adapter.scenario_tasks(self._task_id),
         }
         if grade is not None:
             # Counts only: what failed would give the assertions away.
             info["tests_passed"], info["tests"] = grade["passed"], grade["total"]
         return info
+
+
+def _scenario(task_id: str) -> str:
+    return task_id.split("_")[0]
 
 
 def _own_folder() -> Path:

@@ -52,6 +52,38 @@ def test_missing_episodes_make_a_result_partial() -> None:
     assert not results.summarise(played("a1", [True]), 2, {})["complete"]
 
 
+def variants(scenario: str, outcomes: list[list[bool | None]], size: int = 3) -> list[Trajectory]:
+    """Episodes of the variants of a scenario; inner lists are the episodes of a variant."""
+    made = [one for n, row in enumerate(outcomes, 1) for one in played(f"{scenario}_{n}", row)]
+    for one in made:
+        if one.error is None:
+            one.extra |= {"scenario": scenario, "scenario_tasks": size}
+    return made
+
+
+def test_a_scenario_is_completed_by_all_of_its_variants() -> None:
+    solved = variants("a", [[True]] * 3)
+    one_missed = variants("b", [[True], [True], [False]])
+    metrics = results.summarise(solved + one_missed, 6, {})["metrics"]
+    assert metrics["success"]["value"] == pytest.approx(5 / 6)
+    assert metrics["scenario_goal_completion"] == pytest.approx(
+        {"value": 0.5, "low": 0.0, "high": 1.0, "tasks": 2, "method": "bootstrap"}
+    )
+
+
+def test_scenarios_of_several_episodes_and_those_that_are_not_whole() -> None:
+    thirds = variants("a", [[True, True], [True, False], [True, False]])
+    lost = variants("b", [[True], [True], [None]])
+    partly_planned = variants("c", [[True], [True]])
+    result = results.summarise(thirds + lost + partly_planned, 11, {})
+    completion = result["metrics"]["scenario_goal_completion"]
+    assert (completion["value"], completion["tasks"]) == (0.25, 1)  # 1 · 1/2 · 1/2, of the first scenario only
+    assert result["categories"]["a"]["scenario_goal_completion"]["value"] == 0.25
+    assert "scenario_goal_completion" not in result["categories"]["b"]
+    nothing_whole = results.summarise(partly_planned, 2, {})["metrics"]
+    assert "scenario_goal_completion" not in nothing_whole and nothing_whole["success"]["value"] == 1.0
+
+
 def written(*texts: str, action: str = "", after: str = "Nothing happens.") -> Trajectory:
     """An episode with these turns; each action is "" or what is given."""
     one = episode(0, False, turns=len(texts))
