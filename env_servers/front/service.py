@@ -7,7 +7,6 @@ import contextlib
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
@@ -23,13 +22,13 @@ from env_servers.front.models import CreateSession, Step, StepOf
 from env_servers.front.rules import Decision, decide
 from env_servers.front.session import Origin, Reply, Running, Session
 from env_servers.front.settings import FrontSettings
+from env_servers.front.tombstones import Tombstones
 from env_servers.pool.base import Pool
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_TOMBSTONES = 100_000
 _SWEEP = 0.5
 _CLOSE_WAIT = 2.0
 
@@ -56,7 +55,7 @@ class Service:
         self._engine = Engine(pool, self.catalogue, self._journal, self.metrics, settings.start_timeout)
         self._sessions: dict[str, Session] = {}
         self._live: set[str] = set()
-        self._tombstones: OrderedDict[str, str] = OrderedDict()
+        self._tombstones = Tombstones(settings.state_dir / "ended.jsonl" if settings.state_dir else None)
         self._leases = Leases(settings.lease_seconds, clock)
         self._keys = Keys()
         self._background: set[asyncio.Task[Any]] = set()
@@ -73,6 +72,9 @@ class Service:
         """
         await self.pool.start()
         for session, key in self._journal.load():
+            if session.id in self._tombstones:  # it had ended, and its journal was about to be removed
+                self._journal.removed(session.id)
+                continue
             self._adopt(session)
             if key is not None:
                 created = session.document(self.settings.lease_seconds, session.born)
@@ -265,9 +267,7 @@ class Service:
         session = self._sessions.pop(session_id)
         self._leases.drop(session_id)
         self.last_used = time.monotonic()
-        self._tombstones[session_id] = reason
-        while len(self._tombstones) > _TOMBSTONES:
-            self._tombstones.popitem(last=False)
+        self._tombstones.add(session_id, reason)
         self._journal.removed(session_id)
         self.metrics.closed(session.origin.env, reason)
         log.info("session ended", extra={"session": session_id, "reason": reason, "steps": session.steps})
@@ -299,7 +299,7 @@ class Service:
     def _find(self, session_id: str) -> Session:
         if session_id in self._sessions:
             return self._sessions[session_id]
-        if self._tombstones.get(session_id) == "expired":
+        if self._tombstones.reason(session_id) == "expired":
             detail = "The session's lease ran out; send heartbeats while you think, and start a new session now."
             raise ServiceError("session_expired", detail, session_id=session_id)
         closed = " It was closed." if session_id in self._tombstones else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -247,6 +248,29 @@ def test_sessions_outlive_a_killed_front(start: Start, tmp_path: Path) -> None:
     third.http.delete(f"/v1/sessions/{name}")
     third.stop()
     problem(restart(start, state, *flags).http.get(f"/v1/sessions/{name}"), "unknown_session", 404)
+
+
+def test_how_a_session_ended_outlives_a_killed_front(start: Start, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    server = restart(start, state, "--lease", "1")
+    expired, closed = (server.create()["session_id"] for _ in range(2))
+    server.http.delete(f"/v1/sessions/{closed}")
+    wait_for(lambda: not any(state.glob("sessions/*.jsonl")), what="the lease to run out")
+    server.stop(signal.SIGKILL)
+    again = restart(start, state)
+    problem(again.step(expired, 0, "add 1"), "session_expired", 410)
+    assert "It was closed" in problem(again.step(closed, 0, "add 1"), "unknown_session", 404)["detail"]
+
+
+def test_a_session_that_ended_just_before_the_kill_is_not_taken_up(start: Start, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    server = restart(start, state)
+    name = server.create()["session_id"]
+    server.stop(signal.SIGKILL)
+    (state / "ended.jsonl").write_text(json.dumps({"session": name, "reason": "expired"}) + "\n")
+    again = restart(start, state)
+    problem(again.step(name, 0, "add 1"), "session_expired", 410)
+    assert not list((state / "sessions").iterdir())
 
 
 def test_a_front_killed_during_execution(start: Start, tmp_path: Path) -> None:

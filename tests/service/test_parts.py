@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import math
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from env_servers.bench.load import percentile
-from env_servers.errors import STATUS, ServiceError, near
+from env_servers.errors import RETRYABLE, STATUS, ServiceError, near
 from env_servers.front.actions import canonical, parse
 from env_servers.front.gate import RateLimit
 from env_servers.front.journal import FileJournal
@@ -22,7 +24,10 @@ from env_servers.front.keys import Keys
 from env_servers.front.leases import Leases
 from env_servers.front.server import is_loopback
 from env_servers.front.session import Origin, Session, digest, reply_of
+from env_servers.front.tombstones import Tombstones
 from env_servers.worker import framing
+
+ROOT = Path(__file__).parents[2]
 
 texts = st.text(st.characters(exclude_categories=()))  # lone surrogates included
 values = st.recursive(
@@ -175,6 +180,19 @@ def test_a_journal_cut_anywhere_gives_a_state_that_was(tmp_path: Path, cut: int)
         assert loaded.intent in (None, *(turn.action for turn in session.turns[len(loaded.turns) :]))
 
 
+def test_tombstones_are_bounded_and_outlive_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "ended.jsonl"
+    stones = Tombstones(file, kept=10)
+    for number in range(35):
+        stones.add(f"s{number}", "expired" if number % 2 else "closed")
+    assert len(file.read_text().splitlines()) <= 20
+    with file.open("a") as handle:
+        handle.write('nonsense\n{"session": "cut')
+    for known in (stones, Tombstones(file, kept=10)):
+        assert [known.reason(f"s{number}") for number in (24, 25, 34)] == [None, "expired", "closed"]
+    assert len(file.read_text().splitlines()) == 10
+
+
 def test_a_damaged_journal_hurts_no_other(tmp_path: Path) -> None:
     session = _recorded(tmp_path)
     (tmp_path / "sessions" / ("x" * 32 + ".jsonl")).write_text("nonsense\n")
@@ -194,14 +212,41 @@ def test_digest_sees_what_the_client_sees() -> None:
     assert digest({**reply, "info": {**reply["info"], "score": 0.2}}) != digest(reply)
 
 
-def test_errors_have_the_status_of_the_protocol() -> None:
-    protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-    table = protocol[protocol.index("## Errors") :]
-    for line in table.splitlines():
+def _documented() -> dict[str, tuple[int, str]]:
+    """Returns status and the words on retrying of every type in the page's table."""
+    protocol = (ROOT / "docs" / "protocol.md").read_text()
+    found: dict[str, tuple[int, str]] = {}
+    for line in protocol[protocol.index("## Errors") :].splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) > 3 and cells[2].isdigit():
-            for name in cells[1].replace("`", "").split(", "):
-                assert STATUS[name] == int(cells[2]), name
+            found.update(dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), (int(cells[2]), cells[3])))
+    return found
+
+
+def _raised() -> set[str]:
+    """Returns every type that stands in the service's and the adapters' code."""
+    found: set[str] = set()
+    for path in (ROOT / "env_servers").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("ServiceError", "AdapterError"):
+                assert isinstance(node.args[0], ast.Constant | ast.Name | ast.Attribute | ast.Subscript), ast.dump(
+                    node
+                )
+                if isinstance(node.args[0], ast.Constant):
+                    found.add(node.args[0].value)
+    return found
+
+
+def test_the_protocol_page_lists_every_error_with_its_status() -> None:
+    assert {name: status for name, (status, _) in _documented().items()} == STATUS
+    assert _raised() <= set(STATUS)
+
+
+def test_the_protocol_page_tells_what_can_be_retried() -> None:
+    for name, (_, words) in _documented().items():
+        own = re.search(rf"{name}: (yes|no)", words)
+        expected = own[1] if own else "yes" if words.endswith(": no") else words
+        assert expected == ("yes" if name in RETRYABLE else "no"), name
 
 
 def test_near_names() -> None:
