@@ -43,6 +43,9 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 8,
     limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns of an episode.")] = None,
+    system_prompt: Annotated[
+        Path | None, typer.Option(help="File with the system prompt; by default the environment's own.")
+    ] = None,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Play nothing; make a result of what the folder holds.")
     ] = False,
@@ -58,7 +61,8 @@ def evaluate(
         result = conclude(folder, allow_partial=True)
     else:
         try:
-            result = _play(chosen, policy, folder, pairs(settings), samples, seed, concurrency, max_turns, base_url)
+            given, system = pairs(settings), _text(system_prompt)
+            result = _play(chosen, policy, folder, given, samples, seed, concurrency, max_turns, base_url, system)
         except KeyboardInterrupt:
             err.print("Interrupted. What was played is kept; the same command continues.")
             raise
@@ -82,10 +86,11 @@ def _play(
     concurrency: int,
     max_turns: int | None,
     base_url: str | None,
+    system: str | None,
 ) -> dict[str, Any]:
     admissible = {"admissible_actions": True} if policy == "random" and chosen.env in LISTS_ON_REQUEST else {}
     service = Service(chosen.env, connect(chosen.env, base_url), admissible)
-    rules = service.rules(max_turns)
+    rules = service.rules(max_turns, system)
     protocol = published(chosen.env, rules.max_turns)
     tokens = protocol.max_tokens
     sampling = {"temperature": protocol.temperature, "max_tokens": tokens, "max_turn_tokens": tokens}
@@ -108,6 +113,15 @@ def _play(
 
             solved = [0]
             return run_evaluation(evaluation, player, lambda: service.make_env(rules.max_turns), folder, show)
+
+
+def _text(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InputError(f"The system prompt {file} cannot be read: {error.strerror}.", type="bad_setting") from error
 
 
 def _progress() -> Progress:

@@ -82,6 +82,14 @@ def test_evaluate_look_and_compare(cope: Cope, panel: str) -> None:
     assert code == 0 and "page.html" in text and Path("page.html").stat().st_size > 40_000
 
 
+def test_the_system_prompt_is_the_named_one(cope: Cope, panel: str) -> None:
+    Path("mine.md").write_text("Walk to the end.\n")
+    code, text = cope("eval", "--panel", panel, "--policy", "gold", "--system-prompt", "mine.md", "--out", "mine")
+    assert code == 0, text
+    first = json.loads(Path("mine/trajectories.jsonl").read_text().splitlines()[0])
+    assert first["messages"][0] == {"role": "system", "content": "Walk to the end."}
+
+
 def test_default_folder_and_limit(cope: Cope, panel: str) -> None:
     code, text = cope("eval", "--panel", panel, "--policy", "gold", "--limit", "2")
     assert code == 0, text
@@ -107,6 +115,7 @@ def test_partial_is_refused_and_made_on_demand(cope: Cope, panel: str) -> None:
         (["--panel", "toy_small.json", "--policy", "gold", "--set", "x=1"], "no setting x"),
         (["--panel", "toy_small.json", "--policy", "gold", "--set", "x"], "Write KEY=VALUE"),
         (["--panel", "toy_small.json", "--policy", "gold", "--option", "hard=true"], "There is no option 'hard'"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--system-prompt", "no.md"], "prompt no.md cannot be read"),
     ],
 )
 def test_bad_input_is_one_sentence(cope: Cope, panel: str, arguments: list[str], sentence: str) -> None:
