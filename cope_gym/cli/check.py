@@ -17,8 +17,12 @@ from cope_gym.cli.common import BaseUrl, Env, Options, out, progress, waiting
 from cope_gym.client import Client, TaskInfo
 from cope_gym.errors import CopeError
 from cope_gym.evaluate.cli import pairs
+from cope_gym.evaluate.scripted import IDLE
 from cope_gym.server import connect
 from cope_gym.tasklist import short_name
+
+# Refusing is right in some of these tasks, and whoever does nothing refuses: published, so no fault.
+_SOLVED_BY_SILENCE = frozenset({"tau2"})
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Verdict:
         task: The task.
         steps: Length of the gold path, `None` where the benchmark has none.
         gold: What is wrong with the gold path, "" if nothing.
+        nothing: Score of doing nothing.
         idle: What is wrong with doing nothing, "" if nothing.
         error: The fault that kept it from being judged, "" if none.
     """
@@ -36,6 +41,7 @@ class Verdict:
     task: TaskInfo
     steps: int | None = None
     gold: str = ""
+    nothing: float = 0.0
     idle: str = ""
     error: str = ""
 
@@ -54,7 +60,7 @@ def check(
     option: Options = None,
     base_url: BaseUrl = None,
 ) -> None:
-    """Check that the gold path scores 1 and that doing nothing solves nothing. The step limit is lifted."""
+    """Check that the gold path scores 1 and that a turn of doing nothing solves nothing. The step limit is lifted."""
     name = short_name(env)
     client = connect(name, base_url)
     options = pairs(option)
@@ -79,11 +85,11 @@ def judge(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) 
     """Plays a task twice: along its gold path, and not at all."""
     try:
         path = client.gold(env, task.id, options)
-        idle = _idle(client, env, task, options)
+        nothing, idle = _idle(client, env, task, options)
         gold = "" if path is None else _solve(client, env, task, options, path)
     except CopeError as error:
         return Verdict(task, error=f"{error.type}: {error}")
-    return Verdict(task, None if path is None else len(path), gold, idle)
+    return Verdict(task, None if path is None else len(path), gold, nothing, idle)
 
 
 def _solve(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any], path: list[Any]) -> str:
@@ -98,12 +104,17 @@ def _solve(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any],
     return "" if reply.terminated else "the gold path does not end the episode"
 
 
-def _idle(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> str:
+def _idle(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> tuple[float, str]:
+    """Plays one turn that does nothing; returns its score and what is wrong with it."""
     with closing(client.create(env, task.id, seed=0, options=options)) as session:
         first = session.reply
-    if first.info["success"] or first.done:
-        return "the task is solved before the first step"
-    return "" if first.info["score"] < 1.0 and first.reward == 0.0 else "doing nothing is rewarded"
+        if first.info["success"] or first.done or first.reward:
+            return first.info["score"], "the task is solved or rewarded before the first step"
+        if env in IDLE:
+            session.step(IDLE[env])
+        reply = session.reply
+    solved = reply.info["success"] or reply.info["score"] >= 1.0
+    return reply.info["score"], "doing nothing solves the task" if solved and env not in _SOLVED_BY_SILENCE else ""
 
 
 def _named(client: Client, env: str, ids: list[str]) -> list[TaskInfo]:
@@ -133,11 +144,14 @@ def _splits(client: Client, env: str) -> list[str]:
 def _report(env: str, options: Mapping[str, Any], verdicts: list[Verdict]) -> None:
     stated = f", options {dict(options)}" if options else ""
     table = Table(
-        Column("category", overflow="fold"), "tasks", "gold path 1", "nothing 0", "gold steps", title=env + stated
+        Column("category", overflow="fold"), "tasks", "gold path 1", "doing nothing", "gold steps", title=env + stated
     )
     for category in sorted({verdict.task.category for verdict in verdicts}):
         table.add_row(category, *_row([verdict for verdict in verdicts if verdict.task.category == category]))
     out.print(table)
+    silent = [verdict.task.id for verdict in verdicts if verdict.nothing >= 1.0 and not verdict.idle]
+    if silent:
+        out.print(f"Solved by doing nothing, as published: {escape(', '.join(sorted(silent)))}")
     for verdict in verdicts:
         for fault in verdict.faults:
             out.print(f"[red]{escape(verdict.task.id)}[/] ({verdict.task.split}): {escape(fault)}")
@@ -150,6 +164,7 @@ def _report(env: str, options: Mapping[str, Any], verdicts: list[Verdict]) -> No
 def _row(verdicts: list[Verdict]) -> tuple[str, str, str, str]:
     lengths = [verdict.steps for verdict in verdicts if verdict.steps is not None]
     solved = sum(verdict.steps is not None and not verdict.gold for verdict in verdicts)
-    idle = sum(not (verdict.idle or verdict.error) for verdict in verdicts)
+    played = [verdict.nothing for verdict in verdicts if not verdict.error]
+    nothing = f"{sum(played) / len(played):.2f}" if played else "–"
     span = f"{min(lengths)} to {max(lengths)}" if lengths else "no gold path"
-    return str(len(verdicts)), str(solved) if lengths else "–", str(idle), span
+    return str(len(verdicts)), str(solved) if lengths else "–", nothing, span
