@@ -114,6 +114,11 @@ class Trajectory:
         return cls(**known)
 
 
+def protected(env: str, split: str) -> bool:
+    """Whether the benchmark asks that what is said in these episodes is not published in plain text."""
+    return env == "appworld" or (env == "mind2web" and split.startswith("test"))
+
+
 def _turn(data: dict[str, Any]) -> Turn:
     span = data.get("action_span")
     values: dict[str, Any] = {**data, "action_span": None if span is None else (span[0], span[1])}

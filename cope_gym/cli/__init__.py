@@ -1,7 +1,7 @@
 """The `cope` command.
 
-Its own commands are here; evaluation adds some, and other packages add theirs through entry points of the group
-`cope.commands`, so that no package imports another against the dependency direction.
+Its own commands are here; evaluation and data add some, and other packages add theirs through entry points of the
+groups `cope.commands` and `cope.data.import`, so that no package imports another against the dependency direction.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 from cope_gym import __version__
 from cope_gym.cli import browse, check, doctor, play
 from cope_gym.cli.common import complain, out
+from cope_gym.data import cli as data
 from cope_gym.errors import CopeError, InputError
 from cope_gym.evaluate import cli as evaluation
 from cope_gym.skills import cli as skills
@@ -36,10 +37,15 @@ def build() -> typer.Typer:
     app.command()(evaluation.view)
     app.command()(evaluation.compare)
     app.add_typer(evaluation.panel, name="panel")
+    skills.skills.command("push")(data.push_skills)
+    skills.skills.command("pull")(data.pull_skills)
+    app.add_typer(data.data, name="data")
     app.add_typer(skills.skills, name="skills")
     app.add_typer(skills.retrieval, name="retrieval")
     for entry in sorted(entry_points(group="cope.commands"), key=lambda entry: entry.name):
-        _mount(app, entry)
+        _mount(app, entry, f"cope {entry.name}")
+    for entry in entry_points(group="cope.data.import"):
+        _mount(data.imports, entry, f"cope data import {entry.name}")
     return app
 
 
@@ -68,11 +74,11 @@ def _options(
     """Train and evaluate language agents in long interactive tasks."""
 
 
-def _mount(app: typer.Typer, entry: EntryPoint) -> None:
+def _mount(app: typer.Typer, entry: EntryPoint, words: str) -> None:
     try:
         command = entry.load()
     except ModuleNotFoundError as error:
-        app.command(entry.name, help="Not installed here.")(_missing(entry, error))
+        app.command(entry.name, help="Not installed here.")(_missing(entry, words, error))
         return
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=entry.name)
@@ -80,11 +86,11 @@ def _mount(app: typer.Typer, entry: EntryPoint) -> None:
         app.command(entry.name)(command)
 
 
-def _missing(entry: EntryPoint, error: ModuleNotFoundError) -> Any:
+def _missing(entry: EntryPoint, words: str, error: ModuleNotFoundError) -> Any:
     extra = _EXTRAS.get(entry.module.split(".")[0], "")
 
     def refuse() -> None:
         fix = f"run `pip install 'cope-gym[{extra}]'`" if extra else f"reinstall {entry.module}"
-        raise InputError(f"`cope {entry.name}` needs {error.name}: {fix}.", type="no_extra")
+        raise InputError(f"`{words}` needs {error.name}: {fix}.", type="no_extra")
 
     return refuse

@@ -50,6 +50,7 @@ class Gold(_Scripted):
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__("gold", take(spec))
         self._solution = spec.gold
+        self._known: dict[str, Sequence[Any] | None] = {}  # by task: some solutions are searched for, which takes time
 
     def turn(self, prompt: Prompt) -> Reply:
         """Writes the next gold action."""
@@ -59,7 +60,9 @@ class Gold(_Scripted):
         return Reply(render(str(actions[prompt.turn]), prompt.action_format))
 
     def _actions(self, prompt: Prompt) -> Sequence[Any]:
-        actions = self._solution(prompt.task_id, prompt.options)
+        if prompt.task_id not in self._known:
+            self._known[prompt.task_id] = self._solution(prompt.task_id, prompt.options)
+        actions = self._known[prompt.task_id]
         if actions is None:
             raise InputError(
                 f"{prompt.env} has no gold solution for {prompt.task_id}; choose another policy.", type="no_gold"

@@ -20,7 +20,7 @@ from typing import Any
 
 from cope_gym.evaluate.drift import FLAGS, turn_flags
 from cope_gym.evaluate.store import replace
-from cope_gym.trajectory import Trajectory, Turn
+from cope_gym.trajectory import Trajectory, Turn, protected
 
 OUTCOMES = ("solved", "truncated", "failed", "error")
 _BLOCK_CHARS = 400_000  # of text in a block: some 10 ms to unpack
@@ -145,7 +145,7 @@ def outcome_of(episode: Trajectory) -> str:
 
 
 def _body(episode: Trajectory, flags: list[list[str]], show_protected: bool) -> dict[str, Any]:
-    withheld = protected(episode) and not show_protected
+    withheld = protected(episode.env, episode.split) and not show_protected
     return {
         "task_id": episode.task_id,
         "policy": episode.policy,
@@ -162,11 +162,6 @@ def _body(episode: Trajectory, flags: list[list[str]], show_protected: bool) -> 
         "tokens": None if withheld else _tokens(episode),
         "withheld": _WITHHELD if withheld else None,
     }
-
-
-def protected(episode: Trajectory) -> bool:
-    """Whether the benchmark asks that these messages are not published in plain text."""
-    return episode.env == "appworld" or (episode.env == "mind2web" and episode.split.startswith("test"))
 
 
 def _turn(episode: Trajectory, turn: Turn, withheld: bool) -> dict[str, Any]:

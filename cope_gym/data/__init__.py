@@ -1,0 +1,1 @@
+"""Episodes and tasks as data sets: experts, imports, and the way to and from the Hub."""

@@ -1,0 +1,52 @@
+"""`cope data import alfworld` and `cope data import webshop`."""
+
+from __future__ import annotations
+
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from env_servers.alfworld import data as alfworld_data
+from env_servers.webshop import data as webshop_data
+
+_console = Console(stderr=True, highlight=False)
+_FAULTS = (alfworld_data.DataError, webshop_data.ImportFailed)
+
+
+def alfworld(
+    source: Annotated[str, typer.Argument(help="ALFWorld's data folder or an archive of it; `download` fetches it.")],
+) -> None:
+    """Bring in ALFWorld's games. Servers started from now on have its splits."""
+    try:
+        imported = alfworld_data.import_data(source, report=_tell)
+    except _FAULTS as error:
+        _fail(error)
+    for split, count in imported["splits"].items():
+        print(f"{split}: {count} games")
+    for note in imported["notes"]:
+        _tell(note)
+
+
+def webshop(
+    source: Annotated[str, typer.Argument(help="Folder with WebShop's files, or hub:axon-rl/webshop.")],
+    name: Annotated[str | None, typer.Option(help="Of the catalogue; by default official-N.")] = None,
+    nouns: Annotated[str | None, typer.Option(help="File of noun lists; by default beside the products.")] = None,
+    seed: Annotated[int, typer.Option(help="Of prices and price ceilings.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many products.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail at a malformed product.")] = False,
+) -> None:
+    """Build a catalogue from WebShop's published files."""
+    try:
+        webshop_data.import_data(source, name, nouns=nouns, seed=seed, limit=limit, strict=strict, report=_tell)
+    except _FAULTS as error:
+        _fail(error)
+
+
+def _tell(what: str) -> None:
+    _console.print(what, markup=False, soft_wrap=True)
+
+
+def _fail(error: Exception) -> NoReturn:
+    _console.print(str(error), style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(1) from None
