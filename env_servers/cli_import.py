@@ -23,7 +23,7 @@ def alfworld(
     except _FAULTS as error:
         _fail(error)
     for split, count in imported["splits"].items():
-        print(f"{split}: {count} games")
+        typer.echo(f"{split}: {count} games")
     for note in imported["notes"]:
         _tell(note)
 

@@ -21,7 +21,7 @@ _NOTES = {
     "webshop": "WebShop, code MIT, https://github.com/princeton-nlp/WebShop. The product texts of its published "
     "catalogues were scraped by its authors and have no licence of their own; those of `synthetic-N` catalogues are "
     "made up.",
-    "mind2web": "Mind2Web, CC BY 4.0, https://osu-nlp-group.github.io/Mind2Web. Its test splits must not be published.",
+    "mind2web": "Mind2Web, CC BY 4.0, https://osu-nlp-group.github.io/Mind2Web. Its test splits are withheld.",
 }
 
 Part = tuple[str, str]
@@ -125,7 +125,10 @@ def _reading(repo: str, configs: Sequence[Config]) -> str:
 
 
 def _counts(parts: Mapping[Part, Sequence[Trajectory]]) -> str:
-    lines = ["| environment | split | episodes | tasks | solved | turns | faults | policies |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| environment | split | episodes | tasks | solved | turns | faults | policies |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for (env, split), episodes in parts.items():
         fine = [episode for episode in episodes if episode.error is None]
         numbers = [

@@ -1,4 +1,4 @@
-"""Expert episodes: a benchmark's own solutions, played through the real environment, only what it calls solved kept."""
+"""Expert episodes: a benchmark's own solutions, played through the real environment; only solved ones are kept."""
 
 from __future__ import annotations
 
@@ -144,4 +144,3 @@ def _why(episode: Trajectory) -> str:
     if not episode.turns:
         return "the benchmark has no solution"
     return f"the solution ends with score {episode.score:.2f} after {len(episode.turns)} turns"
-

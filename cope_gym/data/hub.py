@@ -215,7 +215,9 @@ def _hub(repo: str) -> Generator[Any]:
     except hub.errors.HfHubHTTPError as error:
         raise _refused(repo, error) from error
     except (httpx.HTTPError, OSError) as error:
-        raise InfrastructureError(f"The Hub cannot be reached ({error}); try again.", type="hub", retryable=True) from error
+        raise InfrastructureError(
+            f"The Hub cannot be reached ({error}); try again.", type="hub", retryable=True
+        ) from error
 
 
 def _refused(repo: str, error: Any) -> CopeError:
@@ -223,7 +225,7 @@ def _refused(repo: str, error: Any) -> CopeError:
     said = getattr(error, "server_message", None) or f"status {status}"
     if status in (401, 403):
         return InputError(
-            f"The Hub refuses {repo} ({said}): log in with `hf auth login`, or set HF_TOKEN to a token that may write.",
+            f"The Hub refuses {repo} ({said}): log in with `hf auth login`, or set HF_TOKEN to one that may write.",
             type="bad_repo",
         )
     if status < 500:

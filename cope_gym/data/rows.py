@@ -1,7 +1,7 @@
 """The one table that episodes travel in, as Parquet or JSON Lines alike.
 
-A `Trajectory` in which everything open-ended (options, versions, extras, per-token records) is JSON text, so that every
-row of every data set has the same columns of the same types. `from_row` gives back an equal episode.
+A `Trajectory` in which everything open-ended (options, versions, extras, per-token records) is JSON text, so that
+every row of every data set has the same columns of the same types. `from_row` gives back an equal episode.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _arrow_type(arrow: Any, kind: Any) -> Any:
     if isinstance(kind, dict):
         fields = cast("Mapping[str, Any]", kind).items()
         return arrow.struct([arrow.field(name, _arrow_type(arrow, inner)) for name, inner in fields])
-    make: Callable[[], Any] = getattr(arrow, {"bool": "bool_"}.get(kind, kind))
+    make: Callable[[], Any] = getattr(arrow, "bool_" if kind == "bool" else str(kind))
     return make()
 
 

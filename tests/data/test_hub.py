@@ -132,7 +132,9 @@ def test_the_card_says_what_is_in_it(hub: Hub, files: list[Path]) -> None:
     assert hub_client.DatasetCard(hub.repos[REPO].commits[-1][1]["README.md"].decode()).data.license == "apache-2.0"
 
 
-@pytest.mark.parametrize(("env", "split"), [("appworld", "train"), ("appworld", "test_normal"), ("mind2web", "test_task")])
+@pytest.mark.parametrize(
+    ("env", "split"), [("appworld", "train"), ("appworld", "test_normal"), ("mind2web", "test_task")]
+)
 def test_what_may_not_be_published_never_leaves_the_machine(hub: Hub, tmp_path: Path, env: str, split: str) -> None:
     trajectory.write(tmp_path / "x.jsonl", [walk(0), walk(1, split, env)])
     with pytest.raises(InputError, match=f"1 of {env} {split} may not be published"):

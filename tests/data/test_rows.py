@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cope_gym.data import rows
@@ -46,6 +46,7 @@ EPISODES = st.builds(
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(EPISODES, min_size=1, max_size=4))
 @pytest.mark.parametrize("format", rows.FORMATS)
 def test_rows_give_back_equal_episodes(
