@@ -10,6 +10,7 @@ IDS = {
     "webshop": "cope/WebShop-v0",
     "appworld": "cope/AppWorld-v0",
     "tau2": "cope/Tau2-v0",
+    "mind2web": "cope/Mind2Web-v0",
 }
 """Short environment name → Gymnasium id."""
 

@@ -87,6 +87,13 @@ _ENTRIES = (
         adapter="env_servers.tau2.adapter:ADAPTER",
         python_requires=">=3.11",
     ),
+    Entry(
+        name="mind2web",
+        title="Mind2Web",
+        gym_id="cope/Mind2Web-v0",
+        adapter="env_servers.mind2web.adapter:ADAPTER",
+        python_requires=">=3.9",
+    ),
 )
 
 CATALOG: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}

@@ -20,7 +20,7 @@ from cope_gym.trajectory import Trajectory, Turn
 
 TextEnv = gym.Env[str, Any]
 _AGENTS_FAULTS = frozenset({"bad_action", "too_large"})
-_KEPT = ("reward_parts", "scenario", "scenario_tasks")  # of the last `info`, in the trajectory
+_KEPT = ("reward_parts", "scenario", "scenario_tasks", "step_metrics")  # of the last `info`, in the trajectory
 
 
 @dataclass(frozen=True)

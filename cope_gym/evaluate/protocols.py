@@ -18,18 +18,20 @@ class Protocol:
         max_tokens: Tokens of a turn.
         temperature: Sampling temperature.
         samples: Episodes a task.
+        observation_chars: Where observations are cut, the first one and later ones.
     """
 
     max_turns: int
     max_tokens: int
     temperature: float = 1.0
     samples: int = 1
+    observation_chars: tuple[int, int] = (4000, 2000)
 
 
 PUBLISHED = {
     "alfworld": Protocol(30, 200),
     "appworld": Protocol(30, 1024, temperature=0.4),
-    "mind2web": Protocol(50, 4096, temperature=0.0),
+    "mind2web": Protocol(50, 4096, temperature=0.0, observation_chars=(16_000, 16_000)),
     "sciworld": Protocol(30, 200),
     "tau2": Protocol(200, 1024, temperature=0.0, samples=4),
     "webshop": Protocol(15, 512),

@@ -56,7 +56,7 @@ def metrics(by_task: ByTask, names: Iterable[str] = MEASURES, *, with_k: bool = 
     for name in names:
         means = list(statistics.task_means(values(by_task, name)).values())
         table[name] = asdict(statistics.estimate(means, rate=MEASURES[name][1]))
-    return table | _scenario_metrics(by_task) | (_k_metrics(by_task) if with_k else {})
+    return table | _scenario_metrics(by_task) | _step_metrics(by_task) | (_k_metrics(by_task) if with_k else {})
 
 
 def _scenario_metrics(by_task: ByTask) -> dict[str, Any]:
@@ -74,6 +74,15 @@ def _scenario_metrics(by_task: ByTask) -> dict[str, Any]:
             sizes[known["scenario"]] = known["scenario_tasks"]
     whole = [math.prod(rates) for name, rates in scenarios.items() if len(rates) == sizes[name]]
     return {"scenario_goal_completion": asdict(statistics.estimate(whole, rate=True))} if whole else {}
+
+
+def _step_metrics(by_task: ByTask) -> dict[str, Any]:
+    """Step metrics that the benchmark counts within an episode (Mind2Web's), as means over tasks (macro average)."""
+    table: dict[str, Any] = {}
+    for name in next(iter(by_task.values()))[0].extra.get("step_metrics", {}):
+        known = {task: [float(e.extra["step_metrics"][name]) for e in episodes] for task, episodes in by_task.items()}
+        table[name] = asdict(statistics.estimate(list(statistics.task_means(known).values()), rate=False))
+    return table
 
 
 def _k_metrics(by_task: ByTask) -> dict[str, Any]:

@@ -60,9 +60,10 @@ class Service:
     def rules(self, max_turns: int | None = None, system: str | None = None) -> Rules:
         """Returns the published rules of the environment, with these changes."""
         facts = self.facts()
-        turns = max_turns or published(self.env, facts["max_steps"]).max_turns
+        protocol = published(self.env, facts["max_steps"])
+        turns = max_turns or protocol.max_turns
         text = prompts.load(self.env) if system is None else system
-        return Rules(env=self.env, action_format=facts["action_format"], max_turns=turns, system=text)
+        return Rules(self.env, facts["action_format"], turns, text, *protocol.observation_chars)
 
     def panel(
         self,

@@ -1,0 +1,1 @@
+"""Mind2Web: recorded web tasks, played back page by page."""
