@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,17 @@ from env_servers.catalog import CATALOG
 from env_servers.front.settings import FrontSettings
 from env_servers.install import NotInstalledError, environment, worker_env
 from env_servers.pool.base import WorkerSpec
-from env_servers.pool.local import PoolLimits
+from env_servers.pool.managed import PoolLimits
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MB = 2**20
+
+
+class Engine(StrEnum):
+    """Where worker processes run."""
+
+    local = "local"
+    ray = "ray"
 
 
 class _UsageError(Exception):
@@ -61,6 +69,10 @@ def serve(
     drain_seconds: Annotated[float, typer.Option(min=0, help="How long live sessions may go on after SIGTERM.")] = 0.0,
     tls_certificate: Annotated[Path | None, typer.Option(help="Certificate chain, for https.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate.")] = None,
+    engine: Annotated[Engine, typer.Option(help="Where workers run: this machine, or a Ray cluster.")] = Engine.local,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Ray cluster; default: this machine's, or RAY_ADDRESS.")
+    ] = None,
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -70,7 +82,7 @@ def serve(
             raise _UsageError("The front is one process (sessions live in it): start several on other ports instead.")
         token = _token(token_file)
         settings = FrontSettings(
-            specs=_specs(env or [], adapter or [], python or [], set_ or []),
+            specs=_specs(env or [], adapter or [], python or [], set_ or [], engine),
             token=token,
             hosts=_LOCAL_NAMES | {host} if token is None else None,
             max_sessions=max_sessions,
@@ -79,6 +91,8 @@ def serve(
             drain_seconds=drain_seconds,
             idle_exit=idle_exit,
             state_dir=state_dir,
+            engine=engine,
+            ray_address=ray_address,
             pool=PoolLimits(
                 max_workers=max_workers,
                 warm=warm,
@@ -114,11 +128,13 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-def _specs(envs: list[str], adapters: list[str], pythons: list[str], sets: list[str]) -> tuple[WorkerSpec, ...]:
+def _specs(
+    envs: list[str], adapters: list[str], pythons: list[str], sets: list[str], engine: Engine
+) -> tuple[WorkerSpec, ...]:
     settings = _settings(sets)
     interpreters = dict(_pair(text, "--python", "NAME=PATH") for text in pythons)
     names = envs or ([] if adapters else _installed())
-    specs = [_benchmark(name, settings.pop(name, {})) for name in names]
+    specs = [_benchmark(name, settings.pop(name, {}), engine) for name in names]
     for text in adapters:
         name, target = _adapter(text)
         interpreter = interpreters.pop(name, sys.executable)
@@ -144,10 +160,12 @@ def _installed() -> list[str]:
     return names
 
 
-def _benchmark(name: str, settings: dict[str, Any]) -> WorkerSpec:
+def _benchmark(name: str, settings: dict[str, Any], engine: Engine) -> WorkerSpec:
     if name not in CATALOG:
         raise _UsageError(f"There is no environment {name!r}; there are: {', '.join(CATALOG)}.")
     entry = CATALOG[name]
+    if engine is Engine.ray:  # each node finds or makes an interpreter of its own
+        return WorkerSpec(name, "", entry.adapter, {**entry.settings, **settings})
     try:
         interpreter = environment(name)
     except NotInstalledError as error:

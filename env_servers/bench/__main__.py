@@ -57,15 +57,18 @@ def chaos(
     drop: Annotated[float, typer.Option(min=0, max=0.9, help="Share of replies that get lost.")] = 0.05,
     steps: Annotated[int, typer.Option(min=1, help="Steps of an episode at most.")] = 12,
     parallel: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 8,
+    tasks: Annotated[int, typer.Option(min=1, help="Different tasks of each benchmark.")] = 50,
 ) -> None:
     """Play gold paths undisturbed, then while workers die and replies get lost: every transcript must be equal."""
     console = Console()
-    failed = False
+    results: list[chaos_run.Chaos] = []
     for name in env:
-        result = chaos_run.run(name, episodes, kills, drop, steps, parallel)
-        console.print(result.sentence(), highlight=False, soft_wrap=True)
-        failed = failed or not result.passed
-    raise typer.Exit(int(failed))
+        results.append(chaos_run.run(name, episodes, kills, drop, steps, parallel, tasks))
+        console.print(results[-1].sentence(), highlight=False, soft_wrap=True)
+    whole = chaos_run.total(results)
+    if len(env) > 1:
+        console.print(whole.sentence(), highlight=False, soft_wrap=True)
+    raise typer.Exit(int(not whole.passed))
 
 
 async def _measured(

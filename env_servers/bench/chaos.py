@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from env_servers.bench.client import Connection
 from env_servers.bench.serving import Served, flags, serving
 
 _TRIES = 50
+_SETTLE = 0.01
+_PLACE = re.compile(rb'cope_worker_(sessions|calls)\{.*worker="[^"]*-(\d+)"\} ([\d.]+)')
 Transcript = list[tuple[Any, str, float, bool, bool]]
 
 
@@ -26,8 +29,8 @@ class Chaos:
         env: Benchmark.
         episodes: Episodes played in each run.
         steps: Steps of the disturbed run.
-        kills: Workers killed while they held live sessions.
-        kills_in_step: Of these, killed while a step was in execution.
+        kills: Workers killed while they held sessions.
+        kills_in_step: Of these, killed while they owed a reply.
         dropped: Replies that got lost.
         lost: Episodes that ended with an error, with its type.
         doubled: Episodes with more steps than actions sent.
@@ -67,24 +70,17 @@ class _Run:
     drop: float
     steps: int
     chance: random.Random
-    in_step: int = 0
-    live: int = 0
+    gold: dict[str, list[Any]]
     done: int = 0
 
     async def episode(self, task_id: str, seed: int) -> Transcript:
         """Plays a gold path; returns the transcript as the service tells it."""
         connection = _Lossy(self.served, self.chance, self.drop, self.result)
         try:
-            gold = f"/v1/envs/{self.result.env}/gold?task_id={quote(task_id, safe='')}"
-            solution: list[Any] = (await connection.request("GET", gold))["actions"] or []
-            actions = solution[: self.steps]
+            actions = await self._solution(connection, task_id)
             body = {"env": self.result.env, "task_id": task_id, "seed": seed, "max_steps": self.steps}
             session = await connection.request("POST", "/v1/sessions", body, key=f"{task_id}-{seed}")
-            self.live += 1
-            try:
-                sent = await self._play(connection, session, actions)
-            finally:
-                self.live -= 1
+            sent = await self._play(connection, session, actions)
             told = await connection.request("POST", f"/v1/sessions/{session['session_id']}/attach", {})
             await connection.request("DELETE", f"/v1/sessions/{session['session_id']}")
             self.result.doubled += told["step_index"] != sent
@@ -96,32 +92,60 @@ class _Run:
             self.done += 1
             connection.close()
 
+    async def _solution(self, connection: _Lossy, task_id: str) -> list[Any]:
+        if task_id not in self.gold:
+            path = f"/v1/envs/{self.result.env}/gold?task_id={quote(task_id, safe='')}"
+            self.gold[task_id] = (await connection.request("GET", path))["actions"] or []
+        return self.gold[task_id][: self.steps]
+
     async def _play(self, connection: _Lossy, session: dict[str, Any], actions: list[Any]) -> int:
+        path = f"/v1/sessions/{session['session_id']}/step"
         for index, action in enumerate(actions):
-            self.in_step += 1
-            try:
-                path = f"/v1/sessions/{session['session_id']}/step"
-                reply = await connection.request("POST", path, {"step_index": index, "action": action})
-            finally:
-                self.in_step -= 1
+            reply = await connection.request("POST", path, {"step_index": index, "action": action})
             self.result.steps += 1
             if reply["terminated"] or reply["truncated"]:
                 return index + 1
         return len(actions)
 
     async def kill_some(self, number: int, episodes: int) -> None:
-        """Kills workers, spread over the run."""
-        for kill in range(number):
-            while self.done < episodes * (kill + 0.5) / (number + 1) or not self.live:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(self.chance.uniform(0, 0.05))
-            # The first worker answers questions only and holds no session.
-            workers = self.served.workers()[1:]
-            if workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.chance.choice(workers), signal.SIGKILL)
-                    self.result.kills += 1
-                    self.result.kills_in_step += self.in_step > 0
+        """Kills workers that hold sessions, spread over the run."""
+        connection = Connection(self.served.url, self.served.token)
+        try:
+            for kill in range(number):
+                while self.done < episodes * (kill + 0.5) / (number + 1):
+                    await asyncio.sleep(0.01)
+                while not await self._kill_one(connection):
+                    await asyncio.sleep(0.05)
+        finally:
+            connection.close()
+
+    async def _kill_one(self, connection: Connection) -> bool:
+        """Kills a worker at a moment of chance; returns whether there was one with sessions."""
+        holding = [pid for pid, (sessions, _) in (await self._places(connection)).items() if sessions]
+        if not holding:
+            return False
+        await asyncio.sleep(self.chance.uniform(0, 0.05))
+        pid = self.chance.choice(holding)
+        with contextlib.suppress(ProcessLookupError):
+            # Stopped first: what the service then says of it is true at its death.
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(_SETTLE)
+            sessions, calls = (await self._places(connection)).get(pid, (0, 0))
+            if not sessions:
+                os.kill(pid, signal.SIGCONT)
+                return False
+            os.kill(pid, signal.SIGKILL)
+            self.result.kills += 1
+            self.result.kills_in_step += calls > 0
+            return True
+        return False
+
+    async def _places(self, connection: Connection) -> dict[int, tuple[int, int]]:
+        """Returns sessions and calls in execution of every worker."""
+        found: dict[int, dict[bytes, int]] = {}
+        for name, pid, value in _PLACE.findall(await connection.text("/metrics")):
+            found.setdefault(int(pid), {})[name] = int(float(value))
+        return {pid: (counts[b"sessions"], counts[b"calls"]) for pid, counts in found.items()}
 
 
 class _Lossy:
@@ -156,7 +180,7 @@ class _Lossy:
         self._connection.close()
 
 
-def run(env: str, episodes: int, kills: int, drop: float, steps: int, parallel: int) -> Chaos:
+def run(env: str, episodes: int, kills: int, drop: float, steps: int, parallel: int, tasks: int) -> Chaos:
     """Plays both runs.
 
     Raises:
@@ -164,22 +188,23 @@ def run(env: str, episodes: int, kills: int, drop: float, steps: int, parallel: 
     """
     name, arguments = flags(env)
     arguments += ["--max-sessions", str(4 * parallel)]
+    gold: dict[str, list[Any]] = {}
     calm, wild = Chaos(name, episodes), Chaos(name, episodes)
     with serving(arguments) as served:
-        expected = asyncio.run(_run(served, calm, 0.0, steps, parallel, 0))
+        expected = asyncio.run(_run(_Run(served, calm, 0.0, steps, random.Random(0), gold), parallel, 0, tasks))
     with serving(arguments) as served:
-        found = asyncio.run(_run(served, wild, drop, steps, parallel, kills))
+        found = asyncio.run(_run(_Run(served, wild, drop, steps, random.Random(0), gold), parallel, kills, tasks))
     wild.lost += calm.lost
     wild.different = sum(a != b for a, b in zip(expected, found, strict=True))
     return wild
 
 
-async def _run(served: Served, result: Chaos, drop: float, steps: int, parallel: int, kills: int) -> list[Any]:
-    run = _Run(served, result, drop, steps, random.Random(0))
-    connection = Connection(served.url, served.token)
+async def _run(run: _Run, parallel: int, kills: int, number_of_tasks: int) -> list[Transcript | None]:
+    result = run.result
+    connection = Connection(run.served.url, run.served.token)
     _, listed = await connection.request("GET", f"/v1/envs/{result.env}/tasks?limit=100000")
     connection.close()
-    stride = max(1, len(listed["tasks"]) // result.episodes)
+    stride = max(1, len(listed["tasks"]) // min(number_of_tasks, result.episodes))
     tasks = [task["id"] for task in listed["tasks"][::stride]]
     room = asyncio.Semaphore(parallel)
 
@@ -196,3 +221,12 @@ async def _run(served: Served, result: Chaos, drop: float, steps: int, parallel:
     killer.cancel()
     await asyncio.gather(killer, return_exceptions=True)
     return transcripts
+
+
+def total(results: list[Chaos]) -> Chaos:
+    """Returns the sum over benchmarks."""
+    whole = Chaos("all", sum(result.episodes for result in results))
+    for result in results:
+        for name in ("steps", "kills", "kills_in_step", "dropped", "lost", "doubled", "different"):
+            setattr(whole, name, getattr(whole, name) + getattr(result, name))
+    return whole

@@ -34,11 +34,22 @@ class Connection:
         Raises:
             OSError: The connection failed.
         """
+        content = b"" if body is None else json.dumps(body).encode()
+        status, reply = await self._exchange(method, path, content, f"Idempotency-Key: {key}\r\n" if key else "")
+        return status, json.loads(reply) if reply else None
+
+    async def text(self, path: str) -> bytes:
+        """Returns what stands at a path that has no JSON.
+
+        Raises:
+            OSError: The connection failed.
+        """
+        return (await self._exchange("GET", path, b"", ""))[1]
+
+    async def _exchange(self, method: str, path: str, content: bytes, headers: str) -> tuple[int, bytes]:
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        content = b"" if body is None else json.dumps(body).encode()
-        key = f"Idempotency-Key: {key}\r\n" if key else ""
-        head = f"{method} {path} HTTP/1.1\r\n{self._head}{key}Content-Length: {len(content)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}{headers}Content-Length: {len(content)}\r\n\r\n"
         self._writer.write(head.encode() + content)
         return await self._reply(self._reader)
 
@@ -47,11 +58,11 @@ class Connection:
         if self._writer is not None:
             self._writer.close()
 
-    async def _reply(self, reader: asyncio.StreamReader) -> tuple[int, Any]:
+    async def _reply(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
             lengths = [line.partition(":")[2] for line in head if line.startswith("content-length:")]
             content = await reader.readexactly(int(lengths[0])) if lengths else b""
         except asyncio.IncompleteReadError as error:
             raise ConnectionResetError("the service closed the connection") from error
-        return int(head[0].split()[1]), json.loads(content) if content else None
+        return int(head[0].split()[1]), content

@@ -34,9 +34,14 @@ class Metrics:
         self._rebuilt = Counter("cope_sessions_rebuilt", "Sessions played again", ["env"], registry=self.registry)
         self._deaths = Gauge("cope_worker_deaths", "Workers that ended unasked", registry=self.registry)
         self._workers = Gauge("cope_workers", "Worker processes", ["env"], registry=self.registry)
-        self._rss = Gauge(
-            "cope_worker_rss_bytes", "Resident memory with children", ["env", "worker"], registry=self.registry
-        )
+        self._of_worker = {
+            name: Gauge(f"cope_worker_{name}{unit}", text, ["env", "worker"], registry=self.registry)
+            for name, unit, text in (
+                ("rss", "_bytes", "Resident memory with children"),
+                ("sessions", "", "Sessions with a place"),
+                ("calls", "", "Calls in execution"),
+            )
+        }
 
     def opened(self, env: str) -> None:
         """Counts a started session."""
@@ -73,8 +78,10 @@ class Metrics:
         self._known.set(known)
         self._deaths.set(pool.deaths)
         self._workers.clear()
-        self._rss.clear()
+        for gauge in self._of_worker.values():
+            gauge.clear()
         for worker in pool.stats():
             self._workers.labels(worker["env"]).inc()
-            self._rss.labels(worker["env"], worker["worker"]).set(worker["rss"])
+            for name, gauge in self._of_worker.items():
+                gauge.labels(worker["env"], worker["worker"]).set(worker[name])
         return generate_latest(self.registry)

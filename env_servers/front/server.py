@@ -20,7 +20,8 @@ from env_servers.front.app import build_app
 from env_servers.front.service import Service
 from env_servers.front.settings import FrontSettings
 from env_servers.pool.base import WorkerDiedError
-from env_servers.pool.local import LocalPool
+from env_servers.pool.local import LocalLauncher
+from env_servers.pool.managed import Launcher, ManagedPool
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
         )
     _raise_file_limit()
     listener = bind(listen.host, listen.port)
-    service = Service(settings, LocalPool(settings.specs, settings.pool))
+    service = Service(settings, ManagedPool(settings.specs, settings.pool, _launcher(settings)))
     config = uvicorn.Config(
         build_app(service),
         loop="asyncio",
@@ -170,6 +171,16 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
     finally:
         if listen.port_file is not None:
             listen.port_file.unlink(missing_ok=True)
+
+
+def _launcher(settings: FrontSettings) -> Launcher:
+    if settings.engine == "local":
+        return LocalLauncher()
+    try:
+        from env_servers.pool.ray_engine import RayLauncher
+    except ModuleNotFoundError as error:
+        raise StartError(f"The engine `ray` needs {error.name}: run `pip install 'cope-gym[ray]'`.") from error
+    return RayLauncher(settings.ray_address)
 
 
 def _raise_file_limit() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from env_servers.pool.base import WorkerSpec
-from env_servers.pool.local import PoolLimits
+from env_servers.pool.managed import PoolLimits
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class FrontSettings:
         idle_exit: Seconds without a session or a request after which the service ends, `None` for never.
         state_dir: Where journals are kept, so that sessions outlive the service; `None` keeps them in memory.
         pool: Limits of the worker processes.
+        engine: Where those run: `local`, on this machine, or `ray`, on a cluster.
+        ray_address: The cluster, `None` for the one of this machine or of RAY_ADDRESS.
     """
 
     specs: tuple[WorkerSpec, ...]
@@ -43,3 +45,5 @@ class FrontSettings:
     idle_exit: float | None = None
     state_dir: Path | None = None
     pool: PoolLimits = field(default_factory=PoolLimits)
+    engine: str = "local"
+    ray_address: str | None = None

@@ -32,6 +32,22 @@ def process_rss(pid: int) -> int:
         return 0
 
 
+def tree_rss(pid: int) -> int:
+    """Returns the resident bytes of a process and all of its descendants."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    total = process_rss(pid)
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                total += sum(tree_rss(int(child)) for child in file.read().split())
+        except OSError:  # it ended meanwhile
+            continue
+    return total
+
+
 def available() -> float:
     """Returns the bytes that can still be had without swapping."""
     try:

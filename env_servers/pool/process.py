@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import socket
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from env_servers.pool.base import (
     WorkerTimeoutError,
 )
 from env_servers.pool.reaper import Reaper, kill_group
+from env_servers.pool.workers import PoolWorker
 from env_servers.worker import framing
 
 log = logging.getLogger(__name__)
@@ -32,26 +32,11 @@ _MAIN = Path(__file__).resolve().parents[1] / "worker" / "main.py"
 _LAST_WORDS = 20
 
 
-class WorkerProcess:
-    """A child process in a session and process group of its own.
-
-    Attributes:
-        sessions: Ids of the sessions that have a place here.
-        served: How many sessions it has had.
-        retiring: Takes no more sessions and ends after its last.
-        alone: Reserved for one session whose action may be poison.
-        idle_since: When its last session left, on the monotonic clock.
-    """
+class WorkerProcess(PoolWorker):
+    """A child process in a session and process group of its own."""
 
     def __init__(self, spec: WorkerSpec, reaper: Reaper) -> None:
-        self.spec = spec
-        self.sessions: set[str] = set()
-        self.affinities: set[str] = set()
-        self.served = 0
-        self.retiring = False
-        self.alone = False
-        self.idle_since = time.monotonic()
-        self.hello: Hello | None = None
+        super().__init__(spec)
         self._reaper = reaper
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -60,40 +45,14 @@ class WorkerProcess:
         self._number = 0
         self._turn = asyncio.Lock()
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self._dead = asyncio.Event()
 
     @property
-    def pid(self) -> int:
-        """Process id, which is also the process group."""
-        return self._process.pid if self._process is not None else 0
-
-    @property
-    def id(self) -> str:
-        """Name for logs."""
-        return f"{self.spec.name}-{self.pid}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether calls can still be answered."""
-        return self._process is not None and not self._dead.is_set()
-
-    @property
-    def takes_sessions(self) -> bool:
-        """Whether a session may be put here, now or when it is up."""
-        return not (self._dead.is_set() or self.retiring or self.alone)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a call is being executed."""
-        return bool(self._waiting)
+    def calls(self) -> int:
+        """Number of calls that wait for their reply."""
+        return len(self._waiting)
 
     async def start(self, timeout: float) -> None:
-        """Starts the process and waits until its adapter is up.
-
-        Raises:
-            ServiceError: The adapter refused its settings.
-            WorkerDiedError: It did not come up.
-        """
+        """See `PoolWorker.start`."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = [self.spec.python, *([] if self.spec.paths else ["-I"]), str(_MAIN)]
@@ -109,6 +68,7 @@ class WorkerProcess:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         self._reaper.add(self.pid)
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._listen())]
@@ -124,7 +84,7 @@ class WorkerProcess:
         self.hello = Hello(facts, tuple(said["splits"]), said["python"])
 
     async def call(self, op: str, timeout: float, **arguments: Any) -> Any:
-        """Has an operation executed; see `Worker.call`."""
+        """See `Worker.call`."""
         threads = self.hello is not None and self.hello.facts.concurrency == "threads"
         # The deadline counts execution only: where calls run one after another, they queue here and not in the worker.
         async with contextlib.nullcontext() if threads else self._turn:
@@ -152,7 +112,7 @@ class WorkerProcess:
         return reply["ok"]
 
     def kill(self, others: WorkerDiedError | None = None) -> None:
-        """Kills the process and its children, now. Calls in flight fail with `others`, or as if it had died itself."""
+        """See `PoolWorker.kill`."""
         if self._process is None or self._dead.is_set():
             return
         self._dead.set()
@@ -165,18 +125,14 @@ class WorkerProcess:
                 waiting.set_exception(others or WorkerDiedError(self._obituary()))
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Lets the adapter close its engine, then kills what is left."""
-        if self.alive and not self.busy:
+        """See `PoolWorker.close`."""
+        if self.alive and not self.calls:
             with contextlib.suppress(WorkerDiedError, EpisodeFaultError, ServiceError):
                 await self.call("shutdown", timeout)
         self.kill()
         if self._process is not None:
             await self._process.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def wait_dead(self) -> None:
-        """Returns when the worker is gone."""
-        await self._dead.wait()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -202,7 +158,7 @@ class WorkerProcess:
             log.debug("worker says", extra={"worker": self.id, "text": text})
 
     def last_words(self) -> str:
-        """Returns the last line that the process printed."""
+        """See `PoolWorker.last_words`."""
         return next((line for line in reversed(self._last_words) if line.strip()), "")
 
     def _obituary(self) -> str:

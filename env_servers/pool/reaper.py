@@ -18,7 +18,7 @@ class Reaper:
     """The service's side."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pipes: tuple[IO[bytes], IO[bytes]] | None = None
         self._groups: set[int] = set()
 
     def add(self, group: int) -> None:
@@ -33,28 +33,33 @@ class Reaper:
 
     def close(self) -> None:
         """Ends the reaper, and with it every group still on the list."""
-        if self._process is not None:
-            cast("IO[bytes]", self._process.stdin).close()
-            self._process.wait()
-            self._process = None
+        if self._pipes is not None:
+            given, told = self._pipes
+            with contextlib.suppress(BrokenPipeError):
+                given.close()
+            told.read()  # until it has ended
+            told.close()
+            self._pipes = None
 
     def _tell(self, line: str) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        else:
+        try:
             self._write(line)
+        except BrokenPipeError:  # it was killed: another one gets the whole list
+            self.close()
+            self._start()
+
+    def _write(self, lines: str) -> None:
+        if self._pipes is None:
+            raise BrokenPipeError
+        self._pipes[0].write(lines.encode())
+        self._pipes[0].flush()
 
     def _start(self) -> None:
         command = [sys.executable, "-I", "-S", __file__]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        process.wait()  # it goes on as an orphan, see `main`
+        self._pipes = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
         self._write("".join(f"+{group}\n" for group in self._groups))
-
-    def _write(self, lines: str) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        # A reaper that was killed is started again, with the whole list, at the next change.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(lines.encode())
-            self._process.stdin.flush()
 
 
 def kill_group(group: int) -> None:
@@ -64,7 +69,12 @@ def kill_group(group: int) -> None:
 
 
 def main() -> None:
-    """The reaper process: reads the list until the service is gone."""
+    """The reaper process: reads the list until the service is gone.
+
+    It is no child of the service: some who end a process (Ray does) kill its children first.
+    """
+    if os.fork():
+        os._exit(0)
     groups: set[int] = set()
     for line in sys.stdin:
         (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))

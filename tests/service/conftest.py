@@ -45,7 +45,12 @@ class Server:
     """`python -m env_servers.front` (or a script that wraps it) as a child process, with a client for it."""
 
     def __init__(
-        self, folder: Path, *arguments: str, script: Path | None = None, environ: dict[str, str] | None = None
+        self,
+        folder: Path,
+        *arguments: str,
+        script: Path | None = None,
+        environ: dict[str, str] | None = None,
+        seconds: float = 60,
     ):
         self.mark = uuid.uuid4().hex
         self.folder = folder
@@ -55,7 +60,7 @@ class Server:
         command = [sys.executable, *program, "--port", "0", "--port-file", str(self.port_file), *arguments]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **(environ or {}), MARK: self.mark}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=self.log.open("wb"))
-        wait_for(lambda: self.port_file.exists() or self.process.poll() is not None, 60, "the server to start")
+        wait_for(lambda: self.port_file.exists() or self.process.poll() is not None, seconds, "the server")
         assert self.process.poll() is None, self.log.read_text()
         self.url = f"http://127.0.0.1:{int(self.port_file.read_text())}"
         token = environ.get("COPE_TOKEN")

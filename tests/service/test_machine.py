@@ -26,7 +26,8 @@ from env_servers.front.models import CreateSession, Step, StepOf
 from env_servers.front.service import Service
 from env_servers.front.settings import FrontSettings
 from env_servers.pool.base import WorkerSpec
-from env_servers.pool.local import LocalPool, PoolLimits
+from env_servers.pool.local import LocalLauncher
+from env_servers.pool.managed import ManagedPool, PoolLimits
 from tests.service.adapters import GOAL
 from tests.service.conftest import MARK, ROOT, marked, wait_for
 
@@ -45,7 +46,9 @@ class Running:
         target = "tests.service.adapters:CounterAdapter"
         spec = WorkerSpec("counter", sys.executable, target, environ={MARK: str(id(self))}, paths=(str(ROOT),))
         chosen = FrontSettings((spec,), lease_seconds=LEASE, max_sessions=1000, state_dir=state)
-        self.service = Service(chosen, LocalPool([spec], PoolLimits(max_workers=8)), lambda: self.now)
+        self.service = Service(
+            chosen, ManagedPool([spec], PoolLimits(max_workers=8), LocalLauncher()), lambda: self.now
+        )
         self.do(self.service.start())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
