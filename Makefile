@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV ?= .venv
 RUN ?= quickstart
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Compiling every module of every package takes longer than compiling on first import what is imported at all.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Idle OpenMP threads that spin starve the servers beside them on a small machine (30 → 1 tokens/s seen).
 export OMP_WAIT_POLICY ?= passive

@@ -43,6 +43,7 @@ class ObjectiveConfig:
     forecast_skip_no_call: bool = knob(False, "Drop samples whose actions hold no tool call.")
     forecast_balance_calls: bool = knob(False, "Keep the share of tool calls among targets at the policy's own.")
     forecast_null_tasks: str | None = knob(None, "File with task ids, one a line, that a do-nothing agent solves.")
+    forecast_derange: bool = knob(False, "A control: learn the actions of other episodes, in the same amount.")
     forecast_separate_step: bool = knob(False, "An Adam step of its own, as CoPE published it, not one joint loss.")
     forecast_lr_scale: float = knob(1.0, "Learning-rate factor of that step.")
 
@@ -88,6 +89,10 @@ class ObjectiveConfig:
             raise InputError(
                 "the temporal ensemble compares policy turns: set forecast_layout to policy, or ensemble to false",
                 type="bad_option",
+            )
+        if self.ensemble and self.forecast_derange:
+            raise InputError(
+                "forecast_derange is a control of forecasting alone: set ensemble to false", type="bad_option"
             )
         if unknown := set(self.idea_rewards or []) - set(IDEA_REWARDS):
             raise InputError(

@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 from cope_train.objectives.branches import build_branches
 from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.forecasting import (
+    Facts,
     balance_factors,
     balanced,
     forecast_gate,
@@ -19,6 +20,7 @@ from cope_train.objectives.forecasting import (
     trajectory_facts,
 )
 from cope_train.objectives.observation import observation_positions
+from cope_train.objectives.placebo import deranged
 from cope_train.objectives.records import Branch, Record
 from cope_train.objectives.rows import Sample, covered_count
 
@@ -45,8 +47,14 @@ class SampleBuilder:
         records = [self._placeholder(r) if r.failed else r for r in records]
         branches = [self._branches(r) for r in records]
         learnt = [learnable(r, b, self.forecast) for r, b in zip(records, branches, strict=True)]
-        facts = gather_object([trajectory_facts(r, b, self.forecast) for r, b in zip(records, learnt, strict=True)])
-        weights = forecast_weights(facts, forecast_gate(facts, self.forecast.gate), self.forecast.weights)
+        facts = self._facts(records, learnt)
+        gate = forecast_gate(facts, self.forecast.gate)
+        if self.args.forecast_derange:
+            own = gate[rank * len(records) :]
+            branches = learnt = deranged([b if keep else [] for b, keep in zip(learnt, own, strict=False)])
+            facts = self._facts(records, learnt)
+            gate = [keep and f.samples > 0 for keep, f in zip(gate, facts, strict=True)]
+        weights = forecast_weights(facts, gate, self.forecast.weights)
         factors = balance_factors(facts, weights) if self.forecast.balance_calls else None
         samples: list[Sample] = []
         for i, record in enumerate(records):
@@ -64,6 +72,9 @@ class SampleBuilder:
         covered = sum(covered_count(s.record, s.branches) for s in samples) if self.args.ensemble else 0
         observed = sum(len(observation_positions(s.record, self.args.observation_cap)) for s in samples)
         return sum(s.forecast_targets() for s in samples), covered, observed
+
+    def _facts(self, records: Sequence[Record], branches: Sequence[Sequence[Branch]]) -> list[Facts]:
+        return gather_object([trajectory_facts(r, b, self.forecast) for r, b in zip(records, branches, strict=True)])
 
     def _branches(self, record: Record) -> list[Branch]:
         wanted = self.args.forecast or self.args.ensemble
