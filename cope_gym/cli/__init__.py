@@ -18,6 +18,7 @@ from cope_gym.cli.common import complain, out
 from cope_gym.data import cli as data
 from cope_gym.errors import CopeError, InputError
 from cope_gym.evaluate import cli as evaluation
+from cope_gym.evaluate import panel_cli
 from cope_gym.skills import cli as skills
 
 _EXTRAS = {"env_servers": "server", "cope_train": "train"}
@@ -36,7 +37,7 @@ def build() -> typer.Typer:
     app.command("eval")(evaluation.evaluate)
     app.command()(evaluation.view)
     app.command()(evaluation.compare)
-    app.add_typer(evaluation.panel, name="panel")
+    app.add_typer(panel_cli.panel, name="panel")
     skills.skills.command("push")(data.push_skills)
     skills.skills.command("pull")(data.pull_skills)
     app.add_typer(data.data, name="data")

@@ -1,11 +1,11 @@
-"""The commands `cope eval`, `cope view`, `cope compare` and `cope panel`."""
+"""The commands `cope eval`, `cope view` and `cope compare`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,6 @@ from cope_gym.cli.common import BaseUrl, Options, err, out
 from cope_gym.errors import InputError
 from cope_gym.evaluate import panels, policies, report
 from cope_gym.evaluate.compare import compare as run_comparison
-from cope_gym.evaluate.protocols import published
 from cope_gym.evaluate.runner import Evaluation, conclude
 from cope_gym.evaluate.runner import evaluate as run_evaluation
 from cope_gym.evaluate.scripted import LISTS_ON_REQUEST
@@ -25,15 +24,15 @@ from cope_gym.evaluate.service import Service
 from cope_gym.server import connect
 from cope_gym.trajectory import Trajectory
 
-panel = typer.Typer(help="Fixed lists of tasks that make results comparable.", no_args_is_help=True)
-
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the policy; again for more.")
 ]
 
 
 def evaluate(
-    panel: Annotated[str, typer.Option(help="Shipped panel or panel file; `cope panel list` names them.")],
+    panel: Annotated[
+        str, typer.Option(help="Shipped panel (`cope panel list`), panel file, or ENV/SPLIT for all tasks of a split.")
+    ],
     policy: Annotated[str, typer.Option(help="KIND or KIND:MODEL, e.g. gold, random, openai:gpt-x, hf:PATH.")],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder; by default evaluations/PANEL/POLICY.")] = None,
     settings: Settings = None,
@@ -43,6 +42,9 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 8,
     limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns of an episode.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Published protocol; `cope panel protocols` lists them.")
+    ] = None,
     system_prompt: Annotated[
         Path | None, typer.Option(help="File with the system prompt; by default the environment's own.")
     ] = None,
@@ -52,7 +54,7 @@ def evaluate(
     base_url: BaseUrl = None,
 ) -> None:
     """Evaluates a policy on a panel. An interrupted run continues with the same command."""
-    chosen = panels.load(panel)
+    chosen = _tasks(panel, base_url)
     if options:
         chosen = replace(chosen, options={**chosen.options, **pairs(options)}, observations={}).sealed()
     chosen = chosen.head(limit) if limit else chosen
@@ -61,8 +63,8 @@ def evaluate(
         result = conclude(folder, allow_partial=True)
     else:
         try:
-            given, system = pairs(settings), _text(system_prompt)
-            result = _play(chosen, policy, folder, given, samples, seed, concurrency, max_turns, base_url, system)
+            how = _How(samples, seed, concurrency, max_turns, protocol, _text(system_prompt))
+            result = _play(chosen, policy, folder, pairs(settings), how, base_url)
         except KeyboardInterrupt:
             err.print("Interrupted. What was played is kept; the same command continues.")
             raise
@@ -76,22 +78,30 @@ def evaluate(
         raise typer.Exit(3)
 
 
+@dataclass(frozen=True)
+class _How:
+    samples: int | None
+    seed: int
+    concurrency: int
+    max_turns: int | None
+    protocol: str | None
+    system: str | None
+
+
+def _tasks(panel: str, base_url: str | None) -> panels.Panel:
+    env, slash, split = panel.partition("/")
+    if not slash or panel.endswith(".json"):
+        return panels.load(panel)
+    return Service(env, connect(env, base_url)).whole(split)
+
+
 def _play(
-    chosen: panels.Panel,
-    policy: str,
-    folder: Path,
-    settings: Mapping[str, Any],
-    samples: int | None,
-    seed: int,
-    concurrency: int,
-    max_turns: int | None,
-    base_url: str | None,
-    system: str | None,
+    chosen: panels.Panel, policy: str, folder: Path, settings: Mapping[str, Any], how: _How, base_url: str | None
 ) -> dict[str, Any]:
     admissible = {"admissible_actions": True} if policy == "random" and chosen.env in LISTS_ON_REQUEST else {}
     service = Service(chosen.env, connect(chosen.env, base_url), admissible)
-    rules = service.rules(max_turns, system)
-    protocol = published(chosen.env, rules.max_turns)
+    protocol = service.protocol(how.protocol)
+    rules = service.rules(how.max_turns, how.system, protocol)
     tokens = protocol.max_tokens
     sampling = {"temperature": protocol.temperature, "max_tokens": tokens, "max_turn_tokens": tokens}
     spec = policies.PolicySpec("", chosen.env, service.gold, settings, sampling)
@@ -99,10 +109,10 @@ def _play(
         evaluation = Evaluation(
             panel=chosen,
             rules=rules,
-            samples=samples or protocol.samples,
-            seed=seed,
+            samples=how.samples or protocol.samples,
+            seed=how.seed,
             versions=service.versions(),
-            concurrency=1 if policy == "human" else concurrency,
+            concurrency=1 if policy == "human" else how.concurrency,
         )
         with _progress() as bar:
             task = bar.add_task(f"{player.name} on {chosen.name}", total=None, solved="")
@@ -220,54 +230,3 @@ def _p_value(p: float) -> str:
 def _with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:
     value, low, high = (estimate[key] for key in ("value", "low", "high"))
     return f"{value:{sign}.3f}" if low is None else f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
-
-
-@panel.command("list")
-def list_panels() -> None:
-    """Names the shipped panels."""
-    table = Table("panel", "split", "tasks", "options", "")
-    for name in panels.names():
-        one = panels.load(name)
-        table.add_row(name, one.split, str(len(one.task_ids)), json.dumps(dict(one.options)), one.description)
-    out.print(table)
-
-
-@panel.command()
-def show(name: str) -> None:
-    """Prints a panel's task ids and digest."""
-    one = panels.load(name)
-    out.print(f"{one.env} {one.split} {json.dumps(dict(one.options))}\ndigest {one.digest}")
-    for task in one.task_ids:
-        out.print(task)
-
-
-@panel.command()
-def verify(name: str, base_url: BaseUrl = None) -> None:
-    """Checks that a server has the same tasks with the same first observations."""
-    one = panels.load(name)
-    service = Service(one.env, connect(one.env, base_url))
-    known = [task.id for task in service.client.tasks(one.env, one.split)]
-    problems = panels.verify(one, known, lambda task: service.first_observation(task, one.options))
-    for problem in problems:
-        out.print(problem)
-    if problems:
-        raise typer.Exit(1)
-    out.print(f"{name}: {len(one.task_ids)} tasks and {len(one.observations)} first observations agree.")
-
-
-@panel.command()
-def build(
-    path: Annotated[Path, typer.Argument(help="File to write, ENV_NAME.json.")],
-    env: Annotated[str, typer.Option(help="Short environment name.")],
-    split: Annotated[str, typer.Option(help="The benchmark's split.")],
-    per_category: Annotated[int, typer.Option(help="Tasks of each category, spread evenly.")] = 4,
-    category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be repeated.")] = None,
-    options: Options = None,
-    description: Annotated[str, typer.Option(help="One sentence.")] = "",
-    base_url: BaseUrl = None,
-) -> None:
-    """Builds a panel from a server's tasks, without chance, and records the first observations."""
-    service = Service(env, connect(env, base_url))
-    built = service.panel(path.stem, split, per_category, pairs(options), category or [], description)
-    path.write_text(built.to_json(), encoding="utf-8")
-    out.print(f"{path}: {len(built.task_ids)} tasks, digest {built.digest}")

@@ -11,7 +11,7 @@ from cope_gym.env import CopeEnv
 from cope_gym.errors import InputError
 from cope_gym.evaluate.episode import Rules, TextEnv
 from cope_gym.evaluate.panels import Panel, spread
-from cope_gym.evaluate.protocols import published
+from cope_gym.evaluate.protocols import Protocol, published
 
 _DECIDING = ("adapter_version", "versions", "data_digest", "engine_flags")
 
@@ -57,13 +57,25 @@ class Service:
         of_env = metadata["envs"][self.env]
         return {"cope_gym": metadata["version"], **{key: of_env[key] for key in _DECIDING if key in of_env}}
 
-    def rules(self, max_turns: int | None = None, system: str | None = None) -> Rules:
-        """Returns the published rules of the environment, with these changes."""
+    def rules(
+        self, max_turns: int | None = None, system: str | None = None, protocol: Protocol | None = None
+    ) -> Rules:
+        """Returns the rules of a protocol, by default the environment's first, with these changes."""
         facts = self.facts()
-        protocol = published(self.env, facts["max_steps"])
+        protocol = protocol or self.protocol()
         turns = max_turns or protocol.max_turns
         text = prompts.load(self.env) if system is None else system
         return Rules(self.env, facts["action_format"], turns, text, *protocol.observation_chars)
+
+    def protocol(self, name: str | None = None) -> Protocol:
+        """Returns a published protocol of the environment, by default the first."""
+        return published(self.env, self.facts()["max_steps"], name)
+
+    def whole(self, split: str) -> Panel:
+        """Returns all tasks of a split as a panel, without first observations."""
+        tasks = tuple(task.id for task in self.client.tasks(self.env, split))
+        about = f"All tasks of {split} that the server has."
+        return Panel(self.env, f"{self.env}/{split}", split, tasks, description=about).sealed()
 
     def panel(
         self,
@@ -73,8 +85,9 @@ class Service:
         options: Mapping[str, Any],
         categories: Sequence[str] = (),
         description: str = "",
+        observations: bool = True,
     ) -> Panel:
-        """Builds a panel of evenly spread tasks, first observations recorded.
+        """Builds a panel of evenly spread tasks, first observations recorded where they are wanted.
 
         Raises:
             InputError: A category that the split does not have.
@@ -86,7 +99,7 @@ class Service:
             raise InputError(f"Split {split} has no category {unknown[0]}; it has {there}.", type="bad_panel")
         chosen = spread([task for task in tasks if not categories or task[1] in categories], per_category)
         panel = Panel(self.env, name, split, chosen, dict(options), description)
-        return panel.recorded(lambda task: self.first_observation(task, options))
+        return panel.recorded(lambda task: self.first_observation(task, options)) if observations else panel.sealed()
 
     def first_observation(self, task_id: str, options: Mapping[str, Any]) -> str:
         """Returns what an agent sees first."""

@@ -96,6 +96,18 @@ def test_default_folder_and_limit(cope: Cope, panel: str) -> None:
     assert Path("evaluations/toy_small[:2]/gold/result.json").is_file()
 
 
+def test_a_whole_split_and_a_protocol(cope: Cope) -> None:
+    code, text = cope("eval", "--panel", "toy/test", "--policy", "gold")
+    assert code == 0 and "12 of 12 episodes" in text, text
+    result = json.loads(Path("evaluations/toy-test/gold/result.json").read_text())
+    assert result["panel"]["name"] == "toy/test" and result["panel"]["digest"]
+    assert "it has: train, test" in cope("eval", "--panel", "toy/nothing", "--policy", "gold")[1]
+    code, text = cope("eval", "--panel", "toy/test", "--policy", "gold", "--protocol", "x", "--out", "y")
+    assert code == 2 and "toy has no protocol 'x'; it has default" in text
+    text = cope("panel", "protocols")[1]
+    assert all(env in text for env in ("appworld", "sciworld", "tau2")) and "0.4" in text
+
+
 def test_partial_is_refused_and_made_on_demand(cope: Cope, panel: str) -> None:
     cope("eval", "--panel", panel, "--policy", "gold", "--out", "run")
     lines = Path("run/trajectories.jsonl").read_text().splitlines(keepends=True)
