@@ -1,8 +1,11 @@
-"""`cope train`: the training script for one process."""
+"""`cope train`: the training script for one process. `cope launch`: a whole run, servers included."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -20,18 +23,61 @@ def train(
 
     For several processes: `accelerate launch cope_train/train.py --config FILE --KEY VALUE`.
     """
-    try:
-        from cope_train import train as script  # torch and trl are loaded only when something is trained
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"`cope train` needs {error.name}: run `pip install 'cope-gym[train]'`.", type="no_extra"
-        ) from error
+    script: Any = _load("train", "cope_train.train")
     if options:
         script.print_options()
     elif not config:
         raise InputError("name a configuration file: cope train FILE [KEY=VALUE]...", type="bad_option")
     else:
         script.train(["--config", config, *arguments(overrides or [])])
+
+
+def launch(
+    config: Annotated[str, typer.Argument(help="A shipped configuration, e.g. sciworld/cope, or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Options that replace those of the file.", metavar="[KEY=VALUE]...")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Run in runs/NAME; a run of that name goes on.", envvar="EXP_NAME")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Refuse to go on with a run that has begun.")] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Training processes, one a GPU.")] = 1,
+    accelerate: Annotated[
+        str | None, typer.Option(help="ddp, fsdp2, zero2, zero3, or a file of `accelerate config`.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.", envvar="BASE_PORT")] = 0,
+    max_workers: Annotated[
+        int | None, typer.Option(min=1, help="Most worker processes of the server.", envvar="NUM_ENVS")
+    ] = None,
+    secrets: Annotated[Path, typer.Option(help="Folder with secrets, one a file.")] = Path(".secrets"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check, print the resolved configuration, and leave.", envvar="DRY_RUN")
+    ] = False,
+    tmux: Annotated[bool, typer.Option("--tmux", help="Run in a tmux session of its own.")] = False,
+) -> None:
+    """Start servers, train, and clear up: `cope launch sciworld/cope learning_rate=2e-5 --name first`."""
+    script: Any = _load("launch", "cope_train.launch")
+    order = script.Order(
+        config, arguments(overrides or []), name, fresh, processes, accelerate, port, max_workers, secrets
+    )
+    if dry_run:
+        typer.echo(script.describe(script.plan(order)), nl=False)
+    elif tmux:
+        words = [word for word in sys.argv[1:] if word != "--tmux"]
+        session = script.in_tmux(script.plan(order), words[words.index("launch") + 1 :])
+        typer.echo(f"started: tmux attach -t {session}")
+    else:
+        raise typer.Exit(script.launch(order))
+
+
+def _load(command: str, module: str) -> Any:
+    """Imports what needs torch and trl, when it is needed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"`cope {command}` needs {error.name}: run `pip install 'cope-gym[train]'`.", type="no_extra"
+        ) from error
 
 
 def arguments(overrides: list[str]) -> list[str]:

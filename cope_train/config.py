@@ -24,7 +24,11 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     `max_completion_length` is set to `max_episode_tokens` unless given.
     """
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "environment_options"]
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *GRPOConfig._VALID_DICT_FIELDS,
+        "environment_options",
+        "server_settings",
+    ]
 
     # Environment
     environment: str = knob("sciworld", "Short environment name.")
@@ -35,6 +39,10 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     task_categories: list[str] | None = knob(None, "Train on tasks of these categories only.")
     max_tasks: int | None = knob(None, "Train on the first so many tasks of each category.")
     base_url: str | None = knob(None, "Environment server(s), comma-separated; a local one is started by default.")
+    server_settings: dict[str, Any] | str | None = knob(
+        None, "Settings of the benchmark for the server that `cope launch` starts, e.g. {user_model: NAME}."
+    )
+    adapter: str | None = knob(None, "Third-party adapter, MODULE:CLASS, for the server that `cope launch` starts.")
     system_prompt: str | None = knob(None, "File with the system prompt; the environment's own by default.")
     action_format: str | None = knob(None, "How actions are written; the benchmark's published format by default.")
 
@@ -71,13 +79,15 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         if self.skills:
             self.num_generations = self.skill_count
         self.environment_options = self.environment_options or {}
+        self.server_settings = self.server_settings or {}
         super().__post_init__()
         if self.reward not in REWARDS:
             raise InputError(f"reward is one of {', '.join(REWARDS)}, not {self.reward!r}", type="bad_option")
         if not 0 < self.max_failed_share <= 1:
             raise InputError(f"max_failed_share lies in (0, 1], not {self.max_failed_share}", type="bad_option")
-        if isinstance(self.environment_options, str):
-            raise InputError("environment_options is a mapping, e.g. {simplifications: easy}", type="bad_option")
+        for name in ("environment_options", "server_settings"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"{name} is a mapping, e.g. {{simplifications: easy}}", type="bad_option")
         self.check_objectives()
         if self.skills:
             self.check_skills()

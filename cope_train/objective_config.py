@@ -34,7 +34,7 @@ class ObjectiveConfig:
     )
     forecast_targets: str = knob("all", "`all` actions, or tool `calls` only.")
     forecast_gate: str = knob("wins", "Which episodes are learnt from: `wins`, `all`, or `mixed` groups' wins.")
-    forecast_weights: str = knob("equal_groups", "`equal_groups`, or `cope` (1/m_g a sample).")
+    forecast_weights: str = knob("equal_groups", "`equal_groups`, `cope` (1/m_g a sample), or `uniform`.")
     forecast_skip_invalid: bool = knob(True, "Pass over actions that were not executed, looking further ahead.")
     forecast_thought: bool = knob(False, "Keep the current turn's thought before slot 0 as context.")
     forecast_length_norm: bool = knob(False, "Weigh every action of a sample the same whatever its length.")

@@ -7,18 +7,18 @@ Everything in the file can be overridden on the command line. `cope train` is th
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentError
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-import yaml
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 import cope_gym
 from cope_gym.errors import InputError
 from cope_gym.evaluate import panels
+from cope_train import config_file, variables
 from cope_train.config import CoPEConfig
 from cope_train.models import resolve
 from cope_train.skills.trainer import SkillTrainer
@@ -30,33 +30,41 @@ def print_options() -> None:
     TrlParser((CoPEConfig, ModelConfig), prog="cope train FILE").print_help()
 
 
-def parse(arguments: list[str]) -> tuple[CoPEConfig, ModelConfig]:
+def parse(arguments: list[str], processes: int | None = None) -> tuple[CoPEConfig, ModelConfig]:
     """Reads the configuration file and the command line.
+
+    Args:
+        arguments: `--config FILE` and `--key value`.
+        processes: Number of processes that the run will have, where this is not one of them.
 
     Raises:
         InputError: A key that does not exist, a file that does not, or a value of the wrong kind.
     """
-    parser = TrlParser((CoPEConfig, ModelConfig), exit_on_error=False)
-    known = {action.dest for action in parser._actions}
-    _check_keys([*_file_keys(arguments), *_line_keys(arguments)], known)
+    rest = list(arguments)
+    config: dict[str, Any] = {}
+    if "--config" in rest:
+        at = rest.index("--config")
+        config = config_file.read(config_file.find(rest[at + 1]))
+        del rest[at : at + 2]
+    os.environ.update({name: str(value) for name, value in config.pop("env", {}).items()})
+    kind = CoPEConfig if processes is None else _planned(processes)
+    parser = TrlParser((kind, ModelConfig), exit_on_error=False)
+    _check_keys([*config, *_line_keys(rest)], {action.dest for action in parser._actions})
     try:
-        return parser.parse_args_and_config(arguments)
+        parser.set_defaults_with_config(**config)
+        return parser.parse_args_into_dataclasses(args=rest)
     except (ValueError, TypeError, ArgumentError) as error:
-        raise InputError(f"the configuration does not fit: {error}", type="bad_option") from error
+        hint = "; without a GPU set use_cpu=true bf16=false" if "bf16" in str(error) else ""
+        raise InputError(f"the configuration does not fit: {error}{hint}", type="bad_option") from error
 
 
-def _file_keys(arguments: list[str]) -> list[str]:
-    if "--config" not in arguments:
-        return []
-    path = Path(arguments[arguments.index("--config") + 1])
-    if not path.is_file():
-        raise InputError(f"there is no configuration file '{path}'", type="bad_option")
-    return [key for key in yaml.safe_load(path.read_text(encoding="utf-8")) if key != "env"]
+def _planned(processes: int) -> type[CoPEConfig]:
+    """A configuration that is checked for a run of several processes, from outside it."""
+    return type("CoPEConfig", (CoPEConfig,), {"world_size": property(lambda _: processes), "__module__": __name__})
 
 
 def _line_keys(arguments: list[str]) -> list[str]:
-    keys = [argument[2:].split("=")[0].replace("-", "_") for argument in arguments if argument.startswith("--")]
-    return [key for key in keys if key != "config"]
+    return [argument[2:].split("=")[0].replace("-", "_") for argument in arguments if argument.startswith("--")]
 
 
 def _check_keys(keys: list[str], known: set[str]) -> None:
@@ -114,9 +122,15 @@ def _model_kwargs(args: CoPEConfig, model_args: ModelConfig) -> dict[str, Any]:
     return known | dict(args.model_init_kwargs or {})
 
 
+def with_variables(arguments: list[str]) -> list[str]:
+    """Puts CoPE's environment variables between the file and the command line."""
+    at = arguments.index("--config") + 2 if "--config" in arguments else 0
+    return [*arguments[:at], *variables.as_arguments(variables.overrides(os.environ)), *arguments[at:]]
+
+
 def train(arguments: list[str]) -> CoPETrainer:
     """Trains, resuming from the run's last checkpoint when asked for by `resume_from_checkpoint`."""
-    args, model_args = parse(arguments)
+    args, model_args = parse(with_variables(arguments))
     trainer = build(args, model_args)
     resume = args.resume_from_checkpoint
     trainer.train(resume_from_checkpoint=True if resume in ("true", "True", True) else resume)

@@ -16,7 +16,7 @@ import torch
 from cope_train.objectives.records import Branch, Record
 
 GATES = ("wins", "all", "mixed")
-WEIGHTS = ("equal_groups", "cope")
+WEIGHTS = ("equal_groups", "cope", "uniform")
 MAX_BALANCE = 5.0
 
 
@@ -27,7 +27,7 @@ class ForecastOptions:
     Attributes:
         gate: `wins`, `all`, or `mixed`: wins of groups that also lost. [GATE]
         weights: `cope`: 1/m_g per sample, rescaled to mean 1 over samples [GROUP_NORM]; `equal_groups`: every group
-            counts the same, whatever the number and length of its wins.
+            counts the same, whatever the number and length of its wins; `uniform`: every token counts the same.
         require_action: Drop a win that made no tool call but a hand-off to a human. [REQUIRE_ACTION]
         skip_no_call: Drop a branch whose actions hold no tool call. [SKIP_NO_CALL]
         null_tasks: Tasks that a do-nothing agent solves; their trajectories are dropped. [NULL_TASKS_FILE]
@@ -129,7 +129,8 @@ def forecast_weights(facts: Sequence[Facts], kept: Sequence[bool], weights: str)
     """Computes the weight w of every trajectory; all its target tokens share it.
 
     With m_g the number of distilled trajectories of group g, n_i samples and N_i target tokens of trajectory i:
-    `cope` is 1/m_g, divided by its mean over samples; `equal_groups` is 1/(m_g·N_i), scaled so that Σ m·w = Σ m.
+    `cope` is 1/m_g, divided by its mean over samples; `equal_groups` is 1/(m_g·N_i), scaled so that Σ m·w = Σ m;
+    `uniform` is 1.
 
     Args:
         facts: As for `forecast_gate`.
@@ -142,6 +143,8 @@ def forecast_weights(facts: Sequence[Facts], kept: Sequence[bool], weights: str)
     distilled = Counter(f.group for f, keep in zip(facts, kept, strict=True) if keep)
 
     def raw(f: Facts) -> float:
+        if weights == "uniform":
+            return 1.0
         return 1.0 / distilled[f.group] / (1.0 if weights == "cope" else f.targets)
 
     def share(f: Facts) -> int:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands.config.config_args import load_config_from_file
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 from trl import GRPOTrainer
 
-import cope_train
 from cope_gym.errors import InputError
+from cope_gym.evaluate import panels
+from cope_train import config_file
 from cope_train.cli import arguments
 from cope_train.generation import check_backend
 from cope_train.models import resolve
@@ -19,17 +21,50 @@ from cope_train.trainer import CoPETrainer
 from cope_train.trl_adapter import CONTRACT, check_contract
 
 pytestmark = pytest.mark.train
-CONFIGS = sorted((Path(cope_train.__file__).parent / "configs").rglob("*.yaml"))
+ENVIRONMENTS = ("sciworld", "alfworld", "webshop", "appworld", "tau2")
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_shipped_configurations_are_valid(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", config_file.shipped())
+def test_shipped_configurations_are_valid(name: str, tmp_path: Path) -> None:
     # Without a GPU, TRL refuses bf16 and vLLM is not asked for.
-    args, model = parse(["--config", str(path), "--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"])
-    assert args.environment == path.parent.name and model.model_name_or_path
-    for key, value in yaml.safe_load(path.read_text()).items():
+    line = ["--config", name, "--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"]
+    processes = 1 if "paper" not in name else 8 if name.startswith("appworld") or "evolving" in name else 4
+    args, model = parse(line, processes)
+    assert args.environment == name.split("/")[0] and model.model_name_or_path
+    for key, value in config_file.read(config_file.find(name)).items():
         if isinstance(value, int | float) and hasattr(args, key) and key != "bf16":
             assert getattr(args, key) == value
+    if "paper" in name and "evolving" not in name:
+        assert args.generation_batch_size == (160 if args.environment == "tau2" else 128)
+    assert args.forecast_separate_step == name.endswith("cope_paper")
+    assert args.eval_panel is None or panels.load(args.eval_panel).env == args.environment
+
+
+def test_every_environment_has_its_presets() -> None:
+    for environment in ENVIRONMENTS:
+        for kind in ("grpo", "cope", "evolving", "grpo_paper", "cope_paper"):
+            assert f"{environment}/{kind}" in config_file.shipped()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((config_file.FOLDER / "accelerate").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_accelerate_configurations_load(path: Path) -> None:
+    config = load_config_from_file(str(path))
+    assert config.distributed_type.value == {"ddp": "MULTI_GPU", "fsdp2": "FSDP"}.get(path.stem, "DEEPSPEED")
+    if path.stem == "fsdp2":
+        assert config.fsdp_config["fsdp_version"] == 2
+
+
+def test_files_extend_files(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("max_turns: 5\nreward: score\n")
+    (tmp_path / "run.yaml").write_text("extends: base.yaml\nmax_turns: 6\n")
+    assert config_file.read(tmp_path / "run.yaml") == {"max_turns": 6, "reward": "score"}
+    (tmp_path / "base.yaml").write_text("extends: run.yaml\n")
+    with pytest.raises(InputError, match="extends itself"):
+        config_file.read(tmp_path / "run.yaml")
+    with pytest.raises(InputError, match="near: sciworld/grpo"):
+        config_file.find("sciworld/grp")
 
 
 def write(folder: Path, **options: object) -> list[str]:
