@@ -34,11 +34,15 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         "turns/other_format": sum(in_another_format(text, action_format) for e in played for text in _silent(e)),
         "turns/several_actions": sum(e.multi_action_turns for e in played),
         "turns/cut": sum(turn.truncated for turn in turns),
+        "told": sum(span.call is not None for e in played for span in e.buffer.turns),
+        "told/calls": sum(bool(span.call) for e in played for span in e.buffer.turns),
     }
     values = torch.tensor([list(map(float, sums.values()))], device=trainer.accelerator.device)
     total = dict(zip(sums, trainer.accelerator.gather(values).sum(0).tolist(), strict=True))
+    if total["told"]:  # only benchmarks that tell calls from messages
+        record_metric(trainer, "turns/calls", total["told/calls"] / total["told"])
     for name, value in total.items():
-        if "/" in name:
+        if "/" in name and not name.startswith("told"):
             record_metric(trainer, name, value / max(total[name.split("/")[0]], 1.0))
     for name, seconds in (
         ("generate", clock.generate),

@@ -5,6 +5,7 @@ All per-token lists have one length by construction. Positions are absolute: the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cope_train.objectives.records import ActionTurn
@@ -80,9 +81,16 @@ class EpisodeBuffer:
             lines=lines,
         )
 
-    def judge(self, valid: bool) -> None:
-        """Records whether the benchmark could execute the last turn's action."""
-        self.turns[-1] = replace(self.turns[-1], valid=valid)
+    def judge(self, valid: bool, calls: Sequence[str] | None = None, handoff: bool = False) -> None:
+        """Records what the benchmark says of the last turn's action.
+
+        Args:
+            valid: Whether it could be executed.
+            calls: Names of the tools that were called, none for a message; `None` where there is no such distinction.
+            handoff: Whether the calls only hand the customer to a human.
+        """
+        turn = replace(self.turns[-1], valid=valid, handoff=handoff)
+        self.turns[-1] = turn if calls is None else replace(turn, call=bool(calls), calls=len(calls))
 
     def append_observation(self, message: Suffix) -> None:
         """Adds an observation message and the next generation header."""

