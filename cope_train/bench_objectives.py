@@ -86,20 +86,39 @@ def stock_loss(model: Any, samples: Sequence[Sample], device: torch.device) -> t
 
 
 def joint_loss(hidden: Hidden, samples: Sequence[Sample]) -> torch.Tensor:
-    """Policy, forecasting and ensemble terms from one set of hidden states."""
-    states, device = hidden.states, hidden.states.device
+    """Policy, forecasting and ensemble terms; without forecasts that have been learnt already."""
+    whole, device = hidden.whole(), hidden.states.device
     source, target = policy_tokens(samples, hidden.places)[0].tensors(device)
-    policy = -score(states[source], target, hidden.head).log_probs.mean()
-    learnt, _ = forecast_tokens(samples, hidden.places)
-    source, target = learnt.tensors(device)
-    weight = torch.tensor(learnt.weight, device=device)
-    forecast = forecast_loss(score(states[source], target, hidden.head).log_probs, weight, len(learnt))
-    covers = cover_tokens(samples, hidden.places)
+    policy = -score(hidden.states[source], target, hidden.head).log_probs.mean()
+    covers = cover_tokens(samples, whole.places)
     source, target = covers.tensors(device)
     member, owner = covers.member_tensors(device)
-    mixed = mix_members(states[member], owner, target, hidden.head)
-    kl, _ = temporal_ensemble_kl(states[source], hidden.head, target, mixed, 0.5)
-    return policy + 0.01 * forecast + 0.01 * temporal_ensemble_loss(kl, len(covers))
+    mixed = mix_members(whole.states[member], owner, target, hidden.head)
+    kl, _ = temporal_ensemble_kl(whole.states[source], hidden.head, target, mixed, 0.5)
+    return policy + forecast_term(hidden, samples) + 0.01 * temporal_ensemble_loss(kl, len(covers))
+
+
+def forecast_term(hidden: Hidden, samples: Sequence[Sample]) -> torch.Tensor:
+    """The forecasting term on the branches that `hidden` holds."""
+    learnt, _ = forecast_tokens(samples, hidden.places)
+    source, target = learnt.tensors(hidden.states.device)
+    weight = torch.tensor(learnt.weight, device=hidden.states.device)
+    count = sum(sample.forecast_targets() for sample in samples)
+    return 0.01 * forecast_loss(score(hidden.states[source], target, hidden.head).log_probs, weight, count)
+
+
+def unpacked_loss(passes: Passes, model: Any, samples: Sequence[Sample]) -> torch.Tensor:
+    """The same, branches run some at a time with a backward pass each."""
+    early = torch.zeros((), device=passes.device)
+
+    def learn(hidden: Hidden) -> None:
+        nonlocal early
+        loss = forecast_term(hidden, samples)
+        loss.backward()
+        early = early + loss.detach()
+
+    alone = passes.run_alone(samples, learn=learn)
+    return joint_loss(passes.separate(model, samples, alone), samples) + early
 
 
 def measure(step: Callable[[], torch.Tensor], model: Any, device: torch.device, repeats: int) -> dict[str, float]:
@@ -151,7 +170,7 @@ def main() -> None:
         arms: dict[str, Callable[[], torch.Tensor]] = {
             "stock": lambda s=samples: stock_loss(model, s, device),
             "packed": lambda s=samples: joint_loss(packed.packed(model, s), s),
-            "unpacked": lambda s=samples: joint_loss(unpacked.separate(model, s, unpacked.chunks(s)), s),
+            "unpacked": lambda s=samples: unpacked_loss(unpacked, model, s),
         }
         base = None
         for arm in args.arms:

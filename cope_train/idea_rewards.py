@@ -62,7 +62,7 @@ class IdeaReward:
             chunks = accelerator.gather(local).amax(0).tolist()
             for batch, number in zip(batches, chunks, strict=True):
                 run = self._passes.packed if self._passes.packs else self._passes.separate
-                hidden = run(model, batch, number)
+                hidden = run(model, batch, self._passes.run_alone(batch, number)).whole()
                 rewards += [self._reward(hidden, batch, i) for i in range(len(batch))]
         return rewards
 

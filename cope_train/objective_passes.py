@@ -1,13 +1,17 @@
 """Forward passes of the objectives: trajectories with their branches packed, or one sequence a branch.
 
 Every pass ends in `Hidden`: states in one flat tensor and where the tokens lie in it. Losses do not know which it was.
+
+Branches that are not packed run some at a time, before their trajectories: what they teach is taken back through each
+graph while it lives, so that never more than one is in memory. What is kept are their last states, for the ensemble,
+whose members have no gradient.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,15 +43,43 @@ class Hidden:
         states: Shape (N, H).
         places: Where trajectories and branches begin in it.
         head: The LM head that belongs to them.
+        alone: Branches that were run before; `places` holds -1 for them.
     """
 
     states: torch.Tensor
     places: Places
     head: Head
+    alone: Alone | None = None
 
-    def detach(self) -> Hidden:
-        """The same without gradients."""
-        return replace(self, states=self.states.detach())
+    def whole(self) -> Hidden:
+        """The same with the branches that were run alone at their places."""
+        if self.alone is None:
+            return self
+        offset, alone = len(self.states), self.alone
+        branches = [
+            [place + offset if place >= 0 else own for own, place in zip(owns, places, strict=True)]
+            for owns, places in zip(self.places.branches, alone.branches, strict=True)
+        ]
+        states = torch.cat([self.states, alone.states])
+        return Hidden(states, Places(self.places.trajectories, branches), self.head)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Branches that were run on their own.
+
+    Attributes:
+        states: States of their tokens, shape (N, H).
+        branches: Where each begins in it, per trajectory; -1 for the others.
+        learnt: Whether what they teach has been taken back already.
+    """
+
+    states: torch.Tensor
+    branches: list[list[int]]
+    learnt: bool = False
+
+
+Learn = Callable[[Hidden], None]
 
 
 @dataclass(frozen=True)
@@ -107,13 +139,13 @@ class Passes:
         """How many further forwards that takes."""
         return -(-len(self.alone(samples)) // self.options.batch_size)
 
-    def packed(self, model: Any, samples: Sequence[Sample], chunks: int = 0) -> Hidden:
-        """Runs trajectories and branches.
+    def packed(self, model: Any, samples: Sequence[Sample], alone: Alone | None = None) -> Hidden:
+        """Runs trajectories and the branches that fit behind them.
 
         Args:
             model: What to call, with its parallel wrapper.
             samples: The micro-batch.
-            chunks: Forwards for branches that do not fit, at least `chunks(samples)`; equal on all ranks.
+            alone: Its other branches.
         """
         together = [s.branches if self.fits(s) else [] for s in samples]
         layout = self._lay_out([s.record for s in samples], together).to(self.device)
@@ -121,51 +153,70 @@ class Passes:
         firsts = [
             list(row) if row else [-1] * len(s.branches) for row, s in zip(layout.branches, samples, strict=True)
         ]
-        return self._with_rest(states, layout.trajectories, firsts, samples, chunks)
+        return self._hidden(states, Places(layout.trajectories, firsts), alone)
 
-    def beside(self, states: torch.Tensor, prompt_width: int, samples: Sequence[Sample], chunks: int) -> Hidden:
-        """Adds branches to the states of the stock forward.
+    def beside(
+        self, states: torch.Tensor, prompt_width: int, samples: Sequence[Sample], alone: Alone | None = None
+    ) -> Hidden:
+        """Takes trajectories from the stock forward.
 
         Args:
             states: Last hidden states of TRL's batch (left-padded prompts, completions), shape (B, P+C, H).
             prompt_width: P.
             samples: The micro-batch.
-            chunks: As for `packed`.
+            alone: Its branches.
         """
         width = states.shape[1]
         firsts = [i * width + prompt_width - s.record.prompt_length for i, s in enumerate(samples)]
-        branches = [[-1] * len(s.branches) for s in samples]
-        return self._with_rest(states.flatten(0, 1), firsts, branches, samples, chunks)
+        return self._hidden(states.flatten(0, 1), Places(firsts, _nowhere(samples)), alone)
 
-    def separate(self, model: Any, samples: Sequence[Sample], chunks: int) -> Hidden:
-        """Runs trajectories and branches apart from TRL's batch and unpacked."""
+    def separate(self, model: Any, samples: Sequence[Sample], alone: Alone | None = None) -> Hidden:
+        """Runs trajectories apart from TRL's batch."""
         records = [s.record for s in samples]
         layout = unpack(records, [[] for _ in samples], pad_id=self.pad_id).to(self.device)
         states = hidden_states(model, self.lm, layout, None)
-        return self._with_rest(states, layout.trajectories, [[-1] * len(s.branches) for s in samples], samples, chunks)
+        return self._hidden(states, Places(layout.trajectories, _nowhere(samples)), alone)
 
-    def _with_rest(
-        self,
-        states: torch.Tensor,
-        firsts: list[int],
-        branches: list[list[int]],
-        samples: Sequence[Sample],
-        chunks: int,
-    ) -> Hidden:
-        rest = self.alone(samples)
-        size, parts = self.options.batch_size, [states]
+    def run_alone(
+        self, samples: Sequence[Sample], chunks: int = 0, learn: Learn | None = None, joint: bool = False
+    ) -> Alone:
+        """Runs the branches that are not packed.
+
+        Args:
+            samples: The micro-batch.
+            chunks: Forwards to make, at least `chunks(samples)`; equal on all ranks.
+            learn: Called with the states of some branches while their graph lives, where one of them is to be learnt
+                from; takes it back by a backward pass of its own.
+            joint: Keep the graph instead, recomputed in one later backward pass. For weights that are sharded, whose
+                gradients are reduced in every backward pass.
+        """
+        rest, size = self.alone(samples), self.options.batch_size
+        branches, parts, length = _nowhere(samples), list[torch.Tensor](), 0
         for c in range(max(chunks, -(-len(rest) // size))):
             some = rest[c * size : (c + 1) * size]
             pairs = [(samples[i].record, samples[i].branches[b]) for i, b in some]
-            part, places = self._run_alone(pairs)
-            offset = sum(len(p) for p in parts)
+            taught = any(samples[i].weight and samples[i].learnable[b] for i, b in some)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and (joint or (learn is not None and taught))):
+                part, places = self._run_alone(pairs, recompute=joint)
+                if learn is not None and taught:
+                    firsts = _nowhere(samples)
+                    for (i, b), place in zip(some, places, strict=True):
+                        firsts[i][b] = place
+                    learn(self._hidden(part, Places([0] * len(samples), firsts)))
+                    part = part.detach()
             for (i, b), place in zip(some, places, strict=True):
-                branches[i][b] = place + offset if place >= 0 else -1
+                branches[i][b] = place + length if place >= 0 else -1
             parts.append(part)
-        head = Head.of(self.lm, self.options.fp32_head)
-        return Hidden(torch.cat(parts) if len(parts) > 1 else states, Places(firsts, branches), head)
+            length += len(part)
+        width = self.lm.get_input_embeddings().weight.shape[1]
+        none = torch.zeros(0, width, device=self.device)
+        return Alone(torch.cat(parts) if parts else none, branches, learn is not None)
 
-    def _run_alone(self, pairs: Sequence[tuple[Record, Branch]]) -> tuple[torch.Tensor, list[int]]:
+    def _hidden(self, states: torch.Tensor, places: Places, alone: Alone | None = None) -> Hidden:
+        known = alone if alone is not None and len(alone.states) else None
+        return Hidden(states, places, Head.of(self.lm, self.options.fp32_head), known)
+
+    def _run_alone(self, pairs: Sequence[tuple[Record, Branch]], recompute: bool) -> tuple[torch.Tensor, list[int]]:
         """States of the branches' own tokens, and where each branch begins in them; -1 where it is too long."""
         layout = unpack(
             [record for record, _ in pairs],
@@ -181,9 +232,8 @@ class Passes:
             mask = (layout.segment >= 0).long()
             return backbone(input_ids=ids, attention_mask=mask, position_ids=layout.position_ids, use_cache=False)[0]
 
-        # Recomputed in the backward pass: only one such batch has its activations in memory at a time.
         ids = layout.input_ids
-        states = checkpoint(run, ids, use_reentrant=False) if torch.is_grad_enabled() else run(ids)
+        states = checkpoint(run, ids, use_reentrant=False) if recompute and torch.is_grad_enabled() else run(ids)
         kept: list[int] = []
         places: list[int] = []
         for (_, branch), [first] in zip(pairs, layout.branches, strict=True):
@@ -224,3 +274,7 @@ class Passes:
             if (plain - packed).norm() > 0.05 * plain.norm():
                 return f"{type(self.lm).__name__} ignores the mask"
         return None
+
+
+def _nowhere(samples: Sequence[Sample]) -> list[list[int]]:
+    return [[-1] * len(s.branches) for s in samples]

@@ -15,9 +15,10 @@ import torch
 from trl import GRPOTrainer
 
 from cope_gym.errors import InputError
+from cope_train.early_backward import EarlyBackward
 from cope_train.gradient_share import gradient_norms
 from cope_train.meter import Meter
-from cope_train.objective_passes import Hidden, Passes
+from cope_train.objective_passes import Alone, Hidden, Learn, Passes
 from cope_train.objective_samples import SampleBuilder
 from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.forecasting import forecast_loss
@@ -163,7 +164,7 @@ class Objectives:
     @torch.no_grad()
     def _freeze(self, model: Any, batch: dict[str, Any], head: Head) -> Frozen:
         with self.trainer.compute_loss_context_manager():
-            hidden = self._forward(model, batch)
+            hidden = self._forward(model, batch, self._alone(batch)).whole()
             covers = cover_tokens(batch["samples"], hidden.places)
             source, _ = covers.tensors(hidden.states.device)
             log_probs, _ = self._policy(hidden, batch)
@@ -185,10 +186,12 @@ class Objectives:
         if not any(coefficients.values()):
             if self._watching:
                 with torch.no_grad():
-                    self._terms(self._forward(model, inputs), inputs)
+                    self._terms(self._forward(model, inputs, self._alone(inputs)), inputs)
             return self._close(stock(model, inputs))
+        early = self._early(model) if coefficients["forecast"] else None
+        alone = self._alone(inputs, early and early.learn(inputs, coefficients["forecast"]))
         if self.passes.packs:
-            hidden = self.passes.packed(model, inputs["samples"], inputs["counts"].chunks)
+            hidden = self.passes.packed(model, inputs["samples"], alone)
             self.policy_scores = self._policy(hidden, inputs)
             try:
                 policy = stock(model, self._with_old(inputs))
@@ -197,12 +200,12 @@ class Objectives:
         else:
             with captured(self.passes.lm) as states:
                 policy = stock(model, inputs)
-            width = inputs["prompt_ids"].shape[1]
-            hidden = self.passes.beside(states[-1], width, inputs["samples"], inputs["counts"].chunks)
+            hidden = self.passes.beside(states[-1], inputs["prompt_ids"].shape[1], inputs["samples"], alone)
         terms = self._terms(hidden, inputs)
         parts = {"policy": policy} | {name: c * terms[name] for name, c in coefficients.items() if c}
-        self._share(model, parts)
-        return self._close(torch.stack(list(parts.values())).sum())
+        self._share(model, parts, early)
+        loss = torch.stack(list(parts.values())).sum()
+        return self._close(loss + early.value if early else loss)
 
     def _coefficients(self) -> dict[str, float]:
         args, step = self.args, self.trainer.state.global_step
@@ -225,12 +228,19 @@ class Objectives:
         """Whether a dry run has anything to measure; a separate step measures itself."""
         return self.args.ensemble or (self.args.forecast and not self.args.forecast_separate_step)
 
-    def _forward(self, model: Any, inputs: dict[str, Any]) -> Hidden:
-        """A forward on its own, apart from the policy's."""
-        samples, chunks = inputs["samples"], inputs["counts"].chunks
-        if self.passes.packs:
-            return self.passes.packed(model, samples, chunks)
-        return self.passes.separate(model, samples, chunks)
+    def _alone(self, inputs: dict[str, Any], learn: Learn | None = None) -> Alone:
+        """Runs the branches that are not packed; takes back what they teach as it goes, where `learn` says how."""
+        sharded = self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled
+        joint = learn is not None and sharded
+        return self.passes.run_alone(inputs["samples"], inputs["counts"].chunks, None if joint else learn, joint)
+
+    def _early(self, model: Any) -> EarlyBackward:
+        return EarlyBackward(self._forecast, self.trainer.accelerator, model, self.measuring)
+
+    def _forward(self, model: Any, inputs: dict[str, Any], alone: Alone) -> Hidden:
+        """A forward of the trajectories on its own, apart from the policy's."""
+        run = self.passes.packed if self.passes.packs else self.passes.separate
+        return run(model, inputs["samples"], alone)
 
     def _with_old(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Old log-probs from the packed forward, too; without them TRL takes the current ones, which is exact here."""
@@ -248,17 +258,22 @@ class Objectives:
 
     def _terms(self, hidden: Hidden, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         terms: dict[str, torch.Tensor] = {}
+        whole = hidden.whole()
         if self.args.forecast and not self.args.forecast_separate_step:
-            terms["forecast"] = self._forecast(hidden, inputs)
+            learnt = hidden.alone is not None and hidden.alone.learnt
+            terms["forecast"] = self._forecast(hidden if learnt else whole, inputs)
         if self.args.ensemble:
-            terms["ensemble"] = self._ensemble(hidden, inputs)
+            terms["ensemble"] = self._ensemble(whole, inputs)
         if self.args.observation_coef:
             terms["observation"] = self._observation(hidden, inputs)
         return terms
 
     def forecast_alone(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """L_AF of a micro-batch in a forward of its own (for `separate_step`)."""
-        return self._forecast(self._forward(model, inputs), inputs)
+        """c_AF·L_AF of a micro-batch by a forward of its own, without what is taken back at once."""
+        early, coefficient = self._early(model), self.args.forecast_coef
+        alone = self._alone(inputs, early.learn(inputs, coefficient))
+        hidden = self._forward(model, inputs, alone)
+        return coefficient * self._forecast(hidden if alone.learnt else hidden.whole(), inputs)
 
     def _forecast(self, hidden: Hidden, inputs: dict[str, Any]) -> torch.Tensor:
         learnt, watched = forecast_tokens(inputs["samples"], hidden.places)
@@ -334,13 +349,18 @@ class Objectives:
 
     # What is logged
 
-    def _share(self, model: Any, parts: dict[str, torch.Tensor]) -> None:
-        """Every so many steps, the gradient norm of every term in the first micro-batch of the step."""
+    @property
+    def measuring(self) -> bool:
+        """Whether gradient norms are due: every so many steps, in the first micro-batch of the step."""
         every, step = self.args.gradient_share_steps, self.trainer.state.global_step
-        if not every or step % every or self._shared_at == step or len(parts) == 1:
+        return bool(every) and step % every == 0 and self._shared_at != step
+
+    def _share(self, model: Any, parts: dict[str, torch.Tensor], early: EarlyBackward | None) -> None:
+        """Logs how much every term pulls."""
+        if not self.measuring or len(parts) == 1:
             return
-        self._shared_at = step
-        norms = gradient_norms(parts, model)
+        self._shared_at = self.trainer.state.global_step
+        norms = gradient_norms(parts, model, {"forecast": early.gradients} if early else {})
         total = sum(norms.values()) or 1.0
         for name, norm in norms.items():
             self.meter.add(f"gradient_share/{name}", norm / total)

@@ -37,7 +37,7 @@ class SeparateStep(TrainerCallback):
         optimizer: Any = trainer.optimizer
         for inputs in window:
             with trainer.compute_loss_context_manager():
-                loss = args.forecast_coef * self.objectives.forecast_alone(trainer.model_wrapped, inputs)
+                loss = self.objectives.forecast_alone(trainer.model_wrapped, inputs)
             trainer.accelerator.backward(loss)
         norm = trainer.accelerator.clip_grad_norm_(trainer.model_wrapped.parameters(), args.max_grad_norm or 1.0)
         if torch.isfinite(torch.as_tensor(norm)):

@@ -11,6 +11,7 @@ from peft import LoraConfig
 from scripted import CHAT, FULL, GROUPS, Scripted, Stock, script, train
 
 from cope_gym.errors import InputError
+from cope_train.objective_passes import Passes, PassOptions
 from cope_train.objectives.branches import BranchOptions, build_branches
 from cope_train.objectives.rows import Sample
 
@@ -68,6 +69,39 @@ def test_long_trajectories_run_alone_beside_packed_ones(tmp_path):
     some, log, _ = train(tmp_path, **FULL, pack_max_length=400)
     close(some, packed)
     assert 0 < log[0]["packing/unpacked_share"] < 1
+
+
+@pytest.mark.parametrize("peft", [None, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("limit", [None, 400], ids=["all alone", "some alone"])
+def test_a_backward_pass_for_every_few_branches_equals_one_for_all(tmp_path, monkeypatch, peft, limit):
+    lora = LoraConfig(**peft) if peft else None
+    settings = FULL | {"pack_branches": limit is not None, "pack_max_length": limit, "gradient_share_steps": 1}
+    settings |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "branch_batch_size": 2}
+    early, log, _ = train(tmp_path, peft=lora, **settings)
+    one_graph = Passes.run_alone
+    monkeypatch.setattr(
+        Passes, "run_alone", lambda self, s, n=0, learn=None, joint=False: one_graph(self, s, n, None, True)
+    )
+    joint, other, _ = train(tmp_path, peft=lora, **settings)
+    close(early, joint, 2e-6)
+    for name in ("loss", "forecast/loss", "forecast/exact_age1", "gradient_norm/forecast", "gradient_share/ensemble"):
+        assert log[0][name] == pytest.approx(other[0][name], abs=2e-4), name
+
+
+def test_branches_that_run_alone_leave_no_graph_behind():
+    model = tiny_model()
+    records = [r for group in GROUPS.values() for r in group if not r.failed]
+    samples = [
+        Sample(r, bs, float(r.success), [True] * len(bs))
+        for r in records
+        for bs in [build_branches(r, CHAT, BranchOptions())]
+    ]
+    passes = Passes(model, torch.device("cpu"), 0, PassOptions(packed=False, batch_size=2))
+    alive: list[bool] = []
+    alone = passes.run_alone(samples, learn=lambda hidden: alive.append(hidden.states.requires_grad))
+    assert not alone.states.requires_grad and alone.learnt
+    wins = sum(s.weight > 0 for s in samples)
+    assert all(alive) and wins <= len(alive) < passes.chunks(samples), "losses are run without a graph"
 
 
 @pytest.mark.parametrize("term", ["forecast", "ensemble", "observation"])
