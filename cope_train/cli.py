@@ -17,6 +17,9 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Options that replace those of the file.", metavar="[KEY=VALUE]...")
     ] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="rl, or sft: clone recorded episodes; by default what the file says, else rl.")
+    ] = None,
     options: Annotated[bool, typer.Option("--options", help="List every option and leave.")] = False,
 ) -> None:
     """Train a policy, e.g. `cope train cope_train/configs/sciworld/quick.yaml learning_rate=1e-5`.
@@ -25,11 +28,12 @@ def train(
     """
     script: Any = _load("train", "cope_train.train")
     if options:
-        script.print_options()
+        script.print_options(stage or "rl")
     elif not config:
         raise InputError("name a configuration file: cope train FILE [KEY=VALUE]...", type="bad_option")
     else:
-        script.train(["--config", config, *arguments(overrides or [])])
+        chosen = ["--stage", stage] if stage else []
+        script.train(["--config", config, *chosen, *arguments(overrides or [])])
 
 
 def launch(

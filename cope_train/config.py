@@ -30,12 +30,15 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         "server_settings",
     ]
 
+    stage: str = knob("rl", "`rl`; `sft` clones recorded episodes, with options of its own (`--stage sft`).")
+
     # Environment
     environment: str = knob("sciworld", "Short environment name.")
     split: str | None = knob(None, "Split to train on; the benchmark's first (training) split by default.")
     environment_options: dict[str, Any] | str | None = knob(
         None, "Options of the benchmark, e.g. {simplifications: easy}."
     )
+    train_panel: str | None = knob(None, "Train on a panel's tasks and options: a shipped name or a file.")
     task_categories: list[str] | None = knob(None, "Train on tasks of these categories only.")
     max_tasks: int | None = knob(None, "Train on the first so many tasks of each category.")
     base_url: str | None = knob(None, "Environment server(s), comma-separated; a local one is started by default.")

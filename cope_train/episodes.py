@@ -16,6 +16,7 @@ from trl import GRPOTrainer
 from cope_gym import prompts as prompt_files
 from cope_gym.env import CopeEnv
 from cope_gym.errors import InputError
+from cope_gym.evaluate.service import Service
 from cope_gym.server import connect
 from cope_train.config import CoPEConfig
 from cope_train.generation import open_backend
@@ -41,6 +42,7 @@ class EpisodeSource:
     Attributes:
         episodes: Those of the last rollout, in the order of its prompts.
         clock: Seconds of the last rollout.
+        versions: Versions, data digest and flags of the service; empty where environments are made otherwise.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class EpisodeSource:
         action_format: str | None = None,
     ) -> None:
         self.config = config
+        self.versions = {} if make_env else _versions(config)
         facts = {"env": config.environment, "split": config.split or "", "options": dict(config.environment_options)}
         self.setup = Setup(
             make_env=make_env or service_environments(config),
@@ -60,7 +63,7 @@ class EpisodeSource:
             system_prompt=system_prompt if system_prompt is not None else _system_prompt(config),
             action_format=action_format or config.action_format or _published_format(config),
             limits=config.limits(),
-            describe={**facts, "policy": policy},
+            describe={**facts, "policy": policy, "versions": self.versions},
             threads=config.environment_threads,
             gather_seconds=config.gather_seconds,
             ordered=config.ordered_rollouts,
@@ -170,6 +173,10 @@ def service_environments(config: CoPEConfig) -> MakeEnv:
         )
 
     return make
+
+
+def _versions(config: CoPEConfig) -> dict[str, Any]:
+    return Service(config.environment, connect(config.environment, config.base_url)).versions()
 
 
 def _system_prompt(config: CoPEConfig) -> str:

@@ -48,7 +48,7 @@ def evaluate_panel(trainer: GRPOTrainer, source: EpisodeSource, panel: Panel, ou
         The numbers to log, without a prefix.
     """
     config: CoPEConfig = source.config
-    evaluation = Evaluation(panel, _rules(source, config), config.eval_samples, config.seed)
+    evaluation = Evaluation(panel, _rules(source, config), config.eval_samples, config.seed, source.versions)
     items = evaluation.items()
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     jobs = [

@@ -10,6 +10,7 @@ import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cope_gym.errors import InputError
 from cope_gym.server import cache_home
@@ -27,10 +28,29 @@ def resolve(name: str) -> str:
         return str(quickstart_model())
     path = Path(name)
     if (path.exists() or name.startswith((".", "/", "~"))) and not (path.expanduser() / "config.json").is_file():
-        if (path / "adapter_config.json").is_file():
+        if is_adapter(name):
             return name
         raise InputError(f"'{name}' is no model folder: it has no config.json", type="unknown_model")
     return str(path.expanduser()) if path.exists() else name
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a name is the folder of a LoRA adapter."""
+    return (Path(name) / "adapter_config.json").is_file()
+
+
+def trainable_adapter(folder: str, **kwargs: Any) -> Any:
+    """Loads an adapter on its base model, to be trained further.
+
+    Args:
+        folder: Folder of the adapter.
+        **kwargs: For the base model, e.g. `dtype`.
+    """
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = PeftConfig.from_pretrained(folder).base_model_name_or_path
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, **kwargs), folder, is_trainable=True)
 
 
 def fast_dtype() -> str:

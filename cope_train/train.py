@@ -2,7 +2,8 @@
 
     accelerate launch cope_train/train.py --config cope_train/configs/sciworld/quick.yaml [--learning_rate 1e-5 …]
 
-Everything in the file can be overridden on the command line. `cope train` is the same for one process.
+Everything in the file can be overridden on the command line. `cope train` is the same for one process. With
+`stage: sft` (or `--stage sft`) recorded episodes are cloned, with the options of `cope_train/sft.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from argparse import ArgumentError
 from difflib import get_close_matches
 from typing import Any
 
+from transformers import AutoTokenizer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 import cope_gym
@@ -20,22 +22,40 @@ from cope_gym.errors import InputError
 from cope_gym.evaluate import panels
 from cope_train import config_file, variables
 from cope_train.config import CoPEConfig
-from cope_train.models import resolve
+from cope_train.models import is_adapter, resolve, trainable_adapter
+from cope_train.sft import CloneConfig, CloneTrainer, run
 from cope_train.skills.trainer import SkillTrainer
 from cope_train.trainer import CoPETrainer
 
+STAGES = {"rl": CoPEConfig, "sft": CloneConfig}
 
-def print_options() -> None:
+
+def print_options(stage: str = "rl") -> None:
     """Prints every option of a run."""
-    TrlParser((CoPEConfig, ModelConfig), prog="cope train FILE").print_help()
+    TrlParser((_kind(stage), ModelConfig), prog="cope train FILE").print_help()
 
 
-def parse(arguments: list[str], processes: int | None = None) -> tuple[CoPEConfig, ModelConfig]:
+def stage_of(arguments: list[str]) -> str:
+    """Returns what the command line or else the file says of the stage, by default `rl`."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    said = dict(zip(words, words[1:], strict=False))
+    config = config_file.read(config_file.find(said["--config"])) if "--config" in said else {}
+    return str(said.get("--stage", config.get("stage", "rl")))
+
+
+def _kind(stage: str) -> Any:
+    if stage not in STAGES:
+        raise InputError(f"stage is one of {', '.join(STAGES)}, not '{stage}'", type="bad_option")
+    return STAGES[stage]
+
+
+def parse(arguments: list[str], processes: int | None = None, kind: Any = CoPEConfig) -> tuple[Any, ModelConfig]:
     """Reads the configuration file and the command line.
 
     Args:
         arguments: `--config FILE` and `--key value`.
         processes: Number of processes that the run will have, where this is not one of them.
+        kind: Dataclass with the options of the stage.
 
     Raises:
         InputError: A key that does not exist, a file that does not, or a value of the wrong kind.
@@ -47,7 +67,7 @@ def parse(arguments: list[str], processes: int | None = None) -> tuple[CoPEConfi
         config = config_file.read(config_file.find(rest[at + 1]))
         del rest[at : at + 2]
     os.environ.update({name: str(value) for name, value in config.pop("env", {}).items()})
-    kind = CoPEConfig if processes is None else _planned(processes)
+    kind = kind if processes is None else _planned(processes)
     parser = TrlParser((kind, ModelConfig), exit_on_error=False)
     _check_keys([*config, *_line_keys(rest)], {action.dest for action in parser._actions})
     try:
@@ -76,11 +96,17 @@ def _check_keys(keys: list[str], known: set[str]) -> None:
 
 
 def select_tasks(args: CoPEConfig) -> list[str]:
-    """Returns the ids of the tasks to train on.
+    """Returns the ids of the tasks to train on; a panel's split and options become those of the run.
 
     Raises:
-        InputError: A category that does not exist.
+        InputError: A category that does not exist, or a panel of another environment.
     """
+    if args.train_panel:
+        panel = panels.load(args.train_panel)
+        if panel.env != args.environment:
+            raise InputError(f"train_panel is of {panel.env}, the run of {args.environment}", type="bad_option")
+        args.split, args.environment_options = panel.split, {**panel.options, **args.environment_options}
+        return list(panel.task_ids[: args.max_tasks])
     infos = cope_gym.tasks(args.environment, args.split, base_url=args.base_url).infos
     categories = list(dict.fromkeys(info.category for info in infos))
     for wanted in args.task_categories or []:
@@ -101,15 +127,15 @@ def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrain
     args.model_init_kwargs = _model_kwargs(args, model_args)
     tasks = select_tasks(args)
     panel = panels.load(args.eval_panel) if args.eval_panel else None
+    model: Any = resolve(model_args.model_name_or_path)
+    peft_config, quantization = get_peft_config(model_args), get_quantization_config(model_args)
+    if is_adapter(model):  # it goes on as it is: its rank and modules are its own
+        kwargs.setdefault("processing_class", AutoTokenizer.from_pretrained(model))
+        model = trainable_adapter(model, quantization_config=quantization, **args.model_init_kwargs)
+        args.model_init_kwargs = peft_config = quantization = None
     trainer = SkillTrainer if args.skills else CoPETrainer
     return trainer(
-        resolve(model_args.model_name_or_path),
-        args,
-        tasks,
-        panel=panel,
-        peft_config=get_peft_config(model_args),
-        quantization_config=get_quantization_config(model_args),
-        **kwargs,
+        model, args, tasks, panel=panel, peft_config=peft_config, quantization_config=quantization, **kwargs
     )
 
 
@@ -128,8 +154,11 @@ def with_variables(arguments: list[str]) -> list[str]:
     return [*arguments[:at], *variables.as_arguments(variables.overrides(os.environ)), *arguments[at:]]
 
 
-def train(arguments: list[str]) -> CoPETrainer:
+def train(arguments: list[str]) -> CoPETrainer | CloneTrainer:
     """Trains, resuming from the run's last checkpoint when asked for by `resume_from_checkpoint`."""
+    kind = _kind(stage_of(arguments))
+    if kind is CloneConfig:
+        return run(*parse(arguments, kind=kind))
     args, model_args = parse(with_variables(arguments))
     trainer = build(args, model_args)
     resume = args.resume_from_checkpoint

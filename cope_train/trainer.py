@@ -6,12 +6,14 @@ objective off and no failed episode, each of them only calls its parent, so the 
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOTrainer
@@ -25,6 +27,7 @@ from cope_train.evaluation import evaluate_panel
 from cope_train.generation import check_backend
 from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.metrics import rollout_metrics
+from cope_train.model_card import CardMixin, Facts, named
 from cope_train.objective_mixin import ObjectivesMixin
 from cope_train.objective_terms import Objectives
 from cope_train.objectives.chat import ChatPieces
@@ -45,7 +48,7 @@ from cope_train.trl_adapter import (
 logger = logging.getLogger(__name__)
 
 
-class CoPETrainer(ObjectivesMixin, GRPOTrainer):
+class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
     """`GRPOTrainer` whose rows are episodes.
 
     Args:
@@ -80,6 +83,7 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         check_backend(args)
         check_batch(args, len(tasks))
         name = model if isinstance(model, str) else model.config.name_or_path
+        self.base = name
         ideas = [IDEA_REWARDS[idea](self.records) for idea in args.idea_rewards or []]
         super().__init__(
             model=model,
@@ -165,6 +169,27 @@ class CoPETrainer(ObjectivesMixin, GRPOTrainer):
         path = trajectories_file(self.folder, step, self.accelerator.process_index)
         write_episodes(path, shown, append=self._written_step == step)
         self._written_step = step
+
+    def card_facts(self) -> Facts:
+        """Returns what the card beside the weights states."""
+        args = self.args
+        on = [name for name in ("forecast", "ensemble", "skills") if getattr(args, name)]
+        extras = f" with {', '.join(on)}" if on else ""
+        return Facts(
+            name=self.folder.name,
+            base=named(self.base),
+            adapter=is_peft_model(self.model),
+            method=f"GRPO{extras} on whole episodes.",
+            data=[
+                f"**Tasks**: {len(self.train_dataset)} of {args.environment}, split {args.split or 'train'}, options "
+                f"`{json.dumps(args.environment_options)}`, rewarded by {args.reward}."
+            ],
+            versions=self.source.versions,
+            steps=self.state.global_step,
+            folder=self.folder,
+            options=args,
+            tags=["trl", "grpo", args.environment],
+        )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if "row_scale" not in inputs:
