@@ -58,6 +58,12 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     observation_chars: int = knob(2000, "Where later observations are cut.")
     episode_attempts: int = knob(2, "How often an episode is tried when the service fails.")
     max_failed_share: float = knob(0.5, "A rollout in which a larger share of episodes failed ends the run.")
+    episode_seconds: float | None = knob(None, "An episode that takes longer fails, whatever it waits for.")
+    straggler_share: float = knob(1.0, "Once this share of a rollout's episodes is over, the others are cut off …")
+    straggler_seconds: float = knob(30.0, "… after so many seconds; they count as failed.")
+    resample_budget: int = knob(
+        0, "Groups that every process may play again on other tasks in a rollout, because all rewards are equal."
+    )
     environment_threads: int = knob(64, "Most environment calls at the same time.")
     gather_seconds: float = knob(0.1, "How long the Transformers sampler waits for more episodes to become ready.")
     ordered_rollouts: bool = knob(False, "Batches that do not depend on timing: slower, repeatable to the bit.")
@@ -91,9 +97,28 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         for name in ("environment_options", "server_settings"):
             if isinstance(getattr(self, name), str):
                 raise InputError(f"{name} is a mapping, e.g. {{simplifications: easy}}", type="bad_option")
+        self._check_rollouts()
         self.check_objectives()
         if self.skills:
             self.check_skills()
+
+    def _check_rollouts(self) -> None:
+        rows = self.per_device_train_batch_size * (self.steps_per_generation or 1)
+        if self.resample_budget and (self.skills or rows % self.num_generations):
+            raise InputError(
+                f"resample_budget needs whole groups on every process: its {rows} rows (per_device_train_batch_size × "
+                f"steps_per_generation) are no multiple of num_generations={self.num_generations}"
+                if not self.skills
+                else "resample_budget is not possible with skills, whose groups are made of one source",
+                type="bad_option",
+            )
+        if not 0 < self.straggler_share <= 1:
+            raise InputError(f"straggler_share lies in (0, 1], not {self.straggler_share}", type="bad_option")
+        if self.ordered_rollouts and (self.episode_seconds or self.straggler_share < 1):
+            raise InputError(
+                "ordered_rollouts do not depend on time: leave out episode_seconds and straggler_share",
+                type="bad_option",
+            )
 
     def limits(self) -> Limits:
         """Limits of an episode."""
@@ -104,6 +129,7 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
             self.first_observation_chars,
             self.observation_chars,
             self.episode_attempts,
+            self.episode_seconds,
         )
 
     def sampling(self, temperature: float | None = None) -> Sampling:

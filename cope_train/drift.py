@@ -45,5 +45,17 @@ class DriftGuard:
             self._first.append(share)
             return True
         self._last.append(share)
-        self.drift = sum(self._last) / len(self._last) - sum(self._first) / FIRST_STEPS
+        self.drift = self._growth()
         return self.limit is None or len(self._last) < LAST_STEPS or self.drift <= self.limit
+
+    def state(self) -> dict[str, list[float]]:
+        """What a checkpoint keeps: else a resumed run would take its drifted shares for the first ones."""
+        return {"first": self._first, "last": list(self._last)}
+
+    def restore(self, state: dict[str, list[float]]) -> None:
+        """Takes it back."""
+        self._first, self._last = list(state["first"]), deque(state["last"], maxlen=LAST_STEPS)
+        self.drift = self._growth() if self._last else 0.0
+
+    def _growth(self) -> float:
+        return sum(self._last) / len(self._last) - sum(self._first) / FIRST_STEPS

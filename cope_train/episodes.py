@@ -20,10 +20,12 @@ from cope_gym.evaluate.service import Service
 from cope_gym.server import connect
 from cope_train.config import CoPEConfig
 from cope_train.generation import open_backend
+from cope_train.groups import Groups, Reserve
 from cope_train.objectives.records import Record
 from cope_train.rollout.backends import seed_number
 from cope_train.rollout.driver import Clock, Episode, Job, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
+from cope_train.trl_adapter import record_metric
 
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -43,6 +45,8 @@ class EpisodeSource:
         episodes: Those of the last rollout, in the order of its prompts.
         clock: Seconds of the last rollout.
         versions: Versions, data digest and flags of the service; empty where environments are made otherwise.
+        groups: Those of the last rollout, where groups may be played again.
+        reserve: Tasks for that; set by the trainer.
     """
 
     def __init__(
@@ -60,34 +64,48 @@ class EpisodeSource:
         self.setup = Setup(
             make_env=make_env or service_environments(config),
             template=template,
-            system_prompt=system_prompt if system_prompt is not None else _system_prompt(config),
+            system_prompt=system_prompt if system_prompt is not None else first_message(config),
             action_format=action_format or config.action_format or _published_format(config),
             limits=config.limits(),
             describe={**facts, "policy": policy, "versions": self.versions},
             threads=config.environment_threads,
             gather_seconds=config.gather_seconds,
             ordered=config.ordered_rollouts,
+            straggler_share=config.straggler_share,
+            straggler_seconds=config.straggler_seconds,
         )
         self.episodes: list[Episode] = []
         self.clock = Clock()
         self.progress: Callable[[Episode], None] | None = None
         self._last = (-1, 0)
+        self.groups: Groups | None = None
+        self.reserve = Reserve([], config.seed)
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """Plays one episode a prompt; TRL repeats each prompt for its group."""
         step, _ = self._count(trainer)
         first = trainer.accelerator.process_index * len(prompts)
         size = trainer.num_generations
-        jobs = [
-            Job(
+
+        def job(task: str, row: int, attempt: int = 0) -> Job:
+            again = (attempt,) if attempt else ()
+            return Job(
                 task,
                 seed=seed_number(self.config.seed, step, task) % 2**31,
-                sampling_seed=(self.config.seed, *self._last, first + i),
-                sample=(first + i) % size,
+                sampling_seed=(self.config.seed, *self._last, first + row, *again),
+                sample=(first + row) % size,
+                tag=row,
             )
-            for i, task in enumerate(prompts)
-        ]
-        self.play(jobs, trainer)
+
+        if self.config.resample_budget:
+            tasks, reward = prompts[::size], self.config.reward
+            self.groups = groups = Groups(
+                tasks, size, self.config.resample_budget, self.reserve, job, lambda e: episode_reward(e, reward)
+            )
+            self.play(groups.jobs(), trainer, then=groups.then)
+            self.episodes = groups.rows()
+        else:
+            self.play([job(task, row) for row, task in enumerate(prompts)], trainer)
         for episode in self.episodes:
             episode.trajectory.step = step
         return batch_rows(self.episodes, self.setup.template.end_of_turn, self.config.reward)
@@ -97,7 +115,14 @@ class EpisodeSource:
         return None
 
     def report(self, trainer: GRPOTrainer) -> None:
-        """Records metrics of the last rollout beyond those of every rollout."""
+        """Records metrics of the last rollout beyond those of every rollout (all ranks call this)."""
+        if self.groups is not None:
+            local = [self.groups.dull, self.groups.again, self.groups.left, len(self.groups.groups)]
+            values = torch.tensor([local], device=trainer.accelerator.device, dtype=torch.float32)
+            dull, again, left, count = trainer.accelerator.gather(values).sum(0).tolist()
+            record_metric(trainer, "groups/equal_rewards", dull / count)
+            record_metric(trainer, "groups/equal_rewards_left", left / count)
+            record_metric(trainer, "groups/played_again", again)
 
     def _count(self, trainer: GRPOTrainer) -> tuple[int, int]:
         """Returns the training step and the number of this rollout within it."""
@@ -105,11 +130,17 @@ class EpisodeSource:
         self._last = (step, self._last[1] + 1 if self._last[0] == step else 0)
         return self._last
 
-    def play(self, jobs: Sequence[Job], trainer: GRPOTrainer, temperature: float | None = None) -> list[Episode]:
-        """Plays jobs with the trainer's weights; evaluation passes its own temperature."""
+    def play(
+        self,
+        jobs: Sequence[Job],
+        trainer: GRPOTrainer,
+        temperature: float | None = None,
+        then: Callable[[Episode], Sequence[Job]] | None = None,
+    ) -> list[Episode]:
+        """Plays jobs with the trainer's weights, and what follows; evaluation passes its own temperature."""
         sampling = self.config.sampling(temperature)
         with open_backend(trainer, sampling, self.setup.template, self.setup.ordered) as backend:
-            rollout = Rollout(jobs, self.setup, backend, self.progress)
+            rollout = Rollout(jobs, self.setup, backend, self.progress, then)
             self.episodes = rollout.play()
         self.clock = rollout.clock
         return self.episodes
@@ -125,6 +156,7 @@ def batch_rows(episodes: Sequence[Episode], filler: int, reward: str) -> dict[st
         rows["completion_ids"].append([filler] if failed else ids)
         rows["env_mask"].append([0] if failed else mask)
         rows["logprobs"].append([0.0] if failed else logprobs)
+    rows["task_id"] = [episode.job.task_id for episode in episodes]  # not always the prompt's: groups change tasks
     return {**rows, "episode_reward": [episode_reward(episode, reward) for episode in episodes]}
 
 
@@ -179,7 +211,12 @@ def _versions(config: CoPEConfig) -> dict[str, Any]:
     return Service(config.environment, connect(config.environment, config.base_url)).versions()
 
 
-def _system_prompt(config: CoPEConfig) -> str:
+def first_message(config: CoPEConfig) -> str:
+    """Returns the system prompt of a run.
+
+    Raises:
+        InputError: There is no such file, or the environment has no prompt of its own.
+    """
     if config.system_prompt is None:
         return prompt_files.load(config.environment)
     path = Path(config.system_prompt)

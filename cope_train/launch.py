@@ -31,6 +31,7 @@ from cope_gym.errors import InfrastructureError, InputError
 from cope_gym.evaluate import panels
 from cope_train import config_file, prerequisites, variables
 from cope_train.config import CoPEConfig
+from cope_train.episodes import first_message
 from cope_train.processes import group, orderly
 from cope_train.train import parse, with_variables
 
@@ -141,6 +142,7 @@ def plan(order: Order) -> Plan:
     accelerate = _accelerate(order.accelerate)
     if accelerate is None and order.processes > 1 and not args.use_cpu:
         accelerate = ACCELERATE / "ddp.yaml"
+    first_message(args)
     if args.eval_panel:
         panels.load(args.eval_panel)
     prerequisites.check(args, model.model_name_or_path, order.processes, accelerate, order.secrets)
@@ -189,7 +191,7 @@ def launch(order: Order) -> int:
             facts = agreement(client, found.args)
         _remember(found, facts)
         environ["COPE_BASE_URL"] = url
-        say(f"server at {url}: {facts['environment']} {facts['data_digest']}, split {facts['split']}")
+        say(f"server at {url}: {facts['environment']} {str(facts['data_digest'])[:12]}, split {facts['split']}")
         say(f"run {found.folder}" + (f", goes on from {found.checkpoint}" if found.checkpoint else ""))
         training = stack.enter_context(group(found.training(), environ))
         return training.wait()
@@ -337,4 +339,4 @@ def _forwarded(key: str) -> bool:
 
 def say(sentence: str) -> None:
     """Tells how far it is, on stderr."""
-    err.print(f"[dim]launch[/dim] {sentence}", highlight=False)
+    err.print(f"[dim]launch[/dim] {sentence}", highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ import torch
 from trl import GRPOTrainer
 
 from cope_train.drift import in_another_format
-from cope_train.rollout.driver import Clock, Episode
+from cope_train.rollout.driver import LATE, Clock, Episode
 from cope_train.trl_adapter import record_metric
 
 
@@ -29,6 +29,7 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         "episodes/turns": len(turns),
         "episodes/sampled_tokens": sum(turn.tokens for turn in turns),
         "episodes/truncated": sum(e.trajectory.truncated for e in played),
+        "episodes/late": sum((e.trajectory.error or {}).get("type") == LATE for e in episodes),
         "turns/invalid": sum(not turn.valid for turn in turns),
         "turns/no_action": sum(e.no_action_turns for e in played),
         "turns/other_format": sum(in_another_format(text, action_format) for e in played for text in _silent(e)),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset
+from transformers.trainer_utils import get_last_checkpoint
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOTrainer
 
@@ -24,6 +25,7 @@ from cope_train.config import CoPEConfig
 from cope_train.drift import DriftGuard
 from cope_train.episodes import EpisodeSource, MakeEnv, record, reward_function
 from cope_train.evaluation import evaluate_panel
+from cope_train.groups import Reserve
 from cope_train.generation import check_backend
 from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.metrics import rollout_metrics
@@ -34,6 +36,7 @@ from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.records import Record
 from cope_train.rollout.driver import Episode
 from cope_train.rollout.template import ChatTemplate
+from cope_train.run_state import RunState
 from cope_train.run_folder import MetricsFile, trajectories_file, with_tokens, write_episodes
 from cope_train.separate_step import SeparateStep
 from cope_train.trl_adapter import (
@@ -107,6 +110,10 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
             self.add_callback(SeparateStep(self.objectives))
         self.add_callback(MetricsFile(self.folder))
         use_merged_sync(self)
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        self.source.reserve = Reserve(list(dict.fromkeys(tasks)), args.seed, rank, ranks)
+        self.run_state = RunState(rank, self._state, self._restore)
+        self.add_callback(self.run_state)
         self.drift = DriftGuard(args.drift_limit)
         self._rollout_seconds = 0.0
         self._training_seconds = 0.0
@@ -114,6 +121,25 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
 
     def _make_source(self, *args: Any) -> EpisodeSource:
         return EpisodeSource(*args)
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains; a run that goes on takes back what it remembered beside its weights."""
+        folder = resume_from_checkpoint
+        if folder is True:
+            folder = get_last_checkpoint(self.args.output_dir)
+        if folder:
+            self.run_state.load(Path(folder))
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _state(self) -> dict[str, Any]:
+        stopped = bool(self.objectives and self.objectives.stopped)
+        return {"drift": self.drift.state(), "stopped": stopped, "reserve_taken": self.source.reserve.taken}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.drift.restore(state["drift"])
+        self.source.reserve.taken = state["reserve_taken"]
+        if self.objectives:
+            self.objectives.stopped = state["stopped"]
+
 
     def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
         return EpochSampler.like(super()._get_train_sampler(dataset))

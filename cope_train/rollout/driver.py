@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 # The service's sentence is then the observation, and the turn counts.
 AGENTS_FAULTS = frozenset({"bad_action", "too_large"})
+LATE = "late"  # type of the error of an episode that was cut off
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Limits:
         first_observation_chars: Where the first observation is cut.
         observation_chars: Where later ones are cut.
         attempts: How often an episode is tried when the service fails.
+        seconds: How long an episode may take, retries and waiting included; it fails then.
     """
 
     turns: int = 20
@@ -47,6 +49,7 @@ class Limits:
     first_observation_chars: int = 4000
     observation_chars: int = 2000
     attempts: int = 2
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Setup:
         threads: Most environment calls at the same time.
         gather_seconds: How long a batching backend waits for further episodes to become ready.
         ordered: Wait for every live episode before each generation, so that batches do not depend on timing.
+        straggler_share: Once this share of the episodes is over, the others are cut off …
+        straggler_seconds: … after so many seconds.
     """
 
     make_env: Callable[[], gymnasium.Env[Any, Any]]
@@ -108,6 +113,8 @@ class Setup:
     threads: int = 64
     gather_seconds: float = 0.1
     ordered: bool = False
+    straggler_share: float = 1.0
+    straggler_seconds: float = 30.0
 
 
 @dataclass
@@ -149,6 +156,10 @@ class Rollout:
         self._environments: dict[int, gymnasium.Env[Any, Any]] = {}
         self._calls: dict[Future[Any], int] = {}
         self._queued: set[int] = set()
+        self._due: dict[int, float] = {}  # of live episodes with a deadline
+        self._over = 0
+        self._last_call: float | None = None
+        self._given_up: dict[int, Future[Any]] = {}
         threads = setup.threads if then else min(setup.threads, len(jobs))
         self._pool = ThreadPoolExecutor(max(threads, 1), "environment")
 
@@ -164,9 +175,10 @@ class Rollout:
         started = time.perf_counter()
         try:
             for index in range(len(self.episodes)):
-                self._call(index, self._open, index)
+                self._start(index)
             while self._calls or self._queued:
                 self._collect()
+                self._cut_off()
                 if self._queued:
                     self._generate()
         finally:
@@ -191,6 +203,12 @@ class Rollout:
 
         self._calls[self._pool.submit(timed)] = index
 
+    def _start(self, index: int) -> None:
+        seconds = self._setup(self.episodes[index]).limits.seconds
+        if seconds is not None:
+            self._due[index] = time.monotonic() + seconds
+        self._call(index, self._open, index)
+
     def _open(self, index: int) -> tuple[Any, ...]:
         job = self.episodes[index].job
         env = self._environments[index] = (job.setup or self.setup).make_env()
@@ -207,7 +225,7 @@ class Rollout:
         elif self._queued:
             timeout = self.setup.gather_seconds if self.backend.batches else 0.0
         else:
-            timeout = None
+            timeout = self._patience()
         done, _ = wait(self._calls, timeout, ALL_COMPLETED if batching else FIRST_COMPLETED)
         self.clock.waiting += time.perf_counter() - started
         for future in sorted(done, key=self._calls.__getitem__):
@@ -223,6 +241,39 @@ class Rollout:
                 self._continue(index)
             else:
                 self._observe(index, *result)
+
+    def _patience(self) -> float | None:
+        """Seconds until an episode has to be cut off."""
+        times = [*self._due.values(), *([] if self._last_call is None else [self._last_call])]
+        return max(min(times) - time.monotonic(), 0.0) if times else None
+
+    def _cut_off(self) -> None:
+        """Gives up what is past its time: an episode's deadline, or that of the last few."""
+        now = time.monotonic()
+        if self._last_call is not None and now >= self._last_call:
+            rest = f"{self._over} of {len(self.episodes)} episodes were over (straggler_share, straggler_seconds)"
+            for index in {*self._calls.values(), *self._queued}:
+                self._give_up(index, f"cut off: {rest}")
+        for index in [index for index, due in self._due.items() if now >= due]:
+            self._give_up(index, "cut off: it took longer than episode_seconds")
+
+    def _give_up(self, index: int, why: str) -> None:
+        """Ends an episode as failed. A call that is running cannot be stopped: its environment is closed after it."""
+        running = next((future for future, owner in self._calls.items() if owner == index), None)
+        if running is not None:
+            del self._calls[running]
+            if not running.cancel():
+                self._given_up[index] = running
+                running.add_done_callback(lambda _: self._discard(index))
+        self._queued.discard(index)
+        episode = self.episodes[index]
+        episode.failed, episode.trajectory.error = True, {"type": LATE, "detail": why}
+        self._end(index)
+
+    def _discard(self, index: int) -> None:
+        env = self._environments.pop(index, None)
+        if env is not None:
+            _close_quietly(env)
 
     def _generate(self) -> None:
         started = time.perf_counter()
@@ -331,17 +382,23 @@ class Rollout:
 
     def _end(self, index: int) -> None:
         self._close(index)
+        self._due.pop(index, None)
+        self._over += 1
         episode = self.episodes[index]
         if self.progress:
             self.progress(episode)
         for job in self.then(episode) if self.then else ():
             self.episodes.append(self._fresh(job))
             self._attempts.append(0)
-            self._call(len(self.episodes) - 1, self._open, len(self.episodes) - 1)
+            self._start(len(self.episodes) - 1)
+        if self._over < self.setup.straggler_share * len(self.episodes):
+            self._last_call = None  # others have joined
+        elif self._last_call is None:
+            self._last_call = time.monotonic() + self.setup.straggler_seconds
 
     def _close(self, index: int) -> None:
         self.backend.release(index)
-        env = self._environments.pop(index, None)
+        env = None if index in self._given_up else self._environments.pop(index, None)
         if env is not None:
             self._pool.submit(_close_quietly, env)
 
@@ -353,7 +410,7 @@ class Rollout:
             self._close(index)
         for index in self._queued:
             self.backend.release(index)
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=all(future.done() for future in self._given_up.values()))
 
 
 def _score(trajectory: Trajectory, info: Mapping[str, Any]) -> None:

@@ -56,6 +56,8 @@ def write(folder: Path, model: Path, **options: Any) -> Path:
         "max_failed_share": 1.0,
     }
     path = folder / "config.yaml"
+    (folder / "prompt.md").write_text("Walk to the end.")
+    settings["system_prompt"] = str(folder / "prompt.md")
     path.write_text(yaml.safe_dump(settings | options))
     return path
 
