@@ -13,38 +13,47 @@ import typer
 from rich.console import Console
 
 from env_servers.bench import chaos as chaos_run
-from env_servers.bench.load import Load, drive, percentile
+from env_servers.bench.load import Plan, drive, gold_plans, percentile
 from env_servers.bench.serving import Served, flags, serving
 
 app = typer.Typer(help="Measure the environment service.", no_args_is_help=True)
 
 _SLEEPER = "sleep=env_servers.bench.sleeper:SleepAdapter"
 _HEAD = (
-    "| sessions | success | steps/s | create p50 | step p50 | p95 | p99 | front MB | workers MB |\n"
-    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "| sessions | success | create p50 | p95 | p99 | step p50 | p95 | p99 | steps/s | front ms a step | front MB "
+    "| workers | MB |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
 @app.command()
 def service(
     env: Annotated[str, typer.Option(help="Installed benchmark, NAME=MODULE:CLASS, or `sleep`.")] = "sleep",
-    sessions: Annotated[str, typer.Option(help="Sessions at a time, separated by commas.")] = "512,2048,4096",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each session.")] = 5,
-    action: Annotated[str, typer.Option(help="What each step does; seconds for `sleep`.")] = "1.0",
-    task: Annotated[str | None, typer.Option(help="Task of all sessions; the service picks by default.")] = None,
+    sessions: Annotated[str, typer.Option(help="Sessions at a time, separated by commas.")] = "1,8,32,128",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each session.")] = 20,
+    action: Annotated[
+        str | None, typer.Option(help="What each step does (for `sleep`: seconds). Default: solutions of the tasks.")
+    ] = None,
+    tasks: Annotated[int, typer.Option(min=1, help="Different tasks.")] = 16,
+    together: Annotated[bool, typer.Option(help="All sessions in one request (`step_many`), round by round.")] = False,
+    serve: Annotated[str, typer.Option(help="Further options for `cope serve`.")] = "",
     output: Annotated[Path | None, typer.Option(help="JSON file for the numbers.")] = None,
 ) -> None:
     """Create, step and memory at several numbers of sessions, over HTTP, on this machine."""
     counts = [int(part) for part in sessions.split(",")]
-    env, served_by = flags(_SLEEPER if env == "sleep" else env)
+    if env == "sleep":
+        env, action = _SLEEPER, action or "1.0"
+    env, served_by = flags(env)
     console = Console()
     rows: list[dict[str, Any]] = []
-    console.print(f"{env}, action {action!r}, {steps} steps each, {os.cpu_count()} cores\n\n{_HEAD}", highlight=False)
+    console.print(f"{env}, {steps} steps, {os.cpu_count()} cores\n\n{_HEAD}", highlight=False, soft_wrap=True)
+    plans: list[Plan] | None = [Plan([action] * steps)] if action is not None else None
     for count in counts:
-        with serving([*served_by, "--max-sessions", str(count)]) as served:
-            load, memory = asyncio.run(_measured(served, env, count, [action] * steps, task))
-        rows.append({**asdict(load), "env": env, "action": action, "front": memory[0], "workers": memory[1]})
-        console.print(_row(load, memory), highlight=False, soft_wrap=True)
+        with serving([*served_by, "--max-sessions", str(count), *serve.split()]) as served:
+            if plans is None:
+                plans = asyncio.run(gold_plans(served.url, served.token, env, min(tasks, max(counts)), steps))
+            rows.append(asyncio.run(_measured(served, env, count, plans, together)))
+        console.print(_row(rows[-1]), highlight=False, soft_wrap=True)
     if output is not None:
         output.write_text(json.dumps(rows))
 
@@ -71,23 +80,25 @@ def chaos(
     raise typer.Exit(int(not whole.passed))
 
 
-async def _measured(
-    served: Served, env: str, count: int, actions: list[str], task: str | None
-) -> tuple[Load, tuple[int, int]]:
-    memory = (0, 0)
+async def _measured(served: Served, env: str, count: int, plans: list[Plan], together: bool) -> dict[str, Any]:
+    cpu: list[float] = []
+    seen: dict[str, Any] = {}
 
     def look() -> None:
-        nonlocal memory
-        memory = served.memory()
+        cpu.append(served.cpu_seconds())
+        seen["front"], seen["workers_rss"] = served.memory()
+        seen["workers"] = len(served.workers()) - 1  # without the one that answers questions
 
-    load = await drive(served.url, served.token, env, count, actions, [task] if task else [], look)
-    return load, memory
+    load = await drive(served.url, served.token, env, count, plans, look, together)
+    return {**asdict(load), "success": load.success, "env": env, "cpu": cpu[1] - cpu[0], **seen}
 
 
-def _row(load: Load, memory: tuple[int, int]) -> str:
-    milliseconds = [1000 * percentile(load.create, 0.5), *(1000 * percentile(load.step, q) for q in (0.5, 0.95, 0.99))]
-    cells = [str(load.sessions), f"{load.success:.2%}", f"{load.steps_per_second:.0f}"]
-    cells += [f"{value:.1f} ms" for value in milliseconds] + [f"{size / 2**20:.0f}" for size in memory]
+def _row(row: dict[str, Any]) -> str:
+    cells = [str(row["sessions"]), f"{row['success']:.2%}"]
+    cells += [f"{1000 * percentile(row[name], q):.1f}" for name in ("create", "step") for q in (0.5, 0.95, 0.99)]
+    steps = len(row["step"])
+    cells += [f"{steps / row['seconds']:.0f}", f"{1000 * row['cpu'] / max(1, steps):.2f}"]
+    cells += [f"{row['front'] / 2**20:.0f}", str(row["workers"]), f"{row['workers_rss'] / 2**20:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
 

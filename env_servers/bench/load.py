@@ -8,10 +8,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from env_servers.bench.client import Connection
 
 _CREATING = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one session plays.
+
+    Attributes:
+        actions: Its actions; an episode that ends early starts no other.
+        task_id: Its task; `None` lets the service pick.
+    """
+
+    actions: Sequence[Any]
+    task_id: str | None = None
 
 
 @dataclass
@@ -38,11 +52,6 @@ class Load:
         failed = sum(self.failures.values())
         return 1.0 - failed / max(1, len(self.step) + failed)
 
-    @property
-    def steps_per_second(self) -> float:
-        """Executed steps by wall time."""
-        return len(self.step) / self.seconds if self.seconds else 0.0
-
     def failed(self, kind: str) -> None:
         """Counts a failure."""
         self.failures[kind] = self.failures.get(kind, 0) + 1
@@ -59,35 +68,39 @@ async def drive(
     token: str | None,
     env: str,
     sessions: int,
-    actions: Sequence[Any],
-    task_ids: Sequence[str] = (),
+    plans: Sequence[Plan],
     look: Callable[[], None] = lambda: None,
+    together: bool = False,
 ) -> Load:
-    """Plays the actions in many sessions at once, all of them started before the first step.
+    """Plays many sessions at once, all of them started before the first step.
 
     Args:
         url: The service.
         token: Its token.
         env: Benchmark.
         sessions: How many.
-        actions: What each plays; an episode that ends early starts no other.
-        task_ids: Tasks, one a session in turn; by default the service picks.
-        look: Called after the last step, while all sessions are still open.
+        plans: What they play, one a session in turn.
+        look: Called before the first and after the last step, while all sessions are open.
+        together: Step all sessions in one request, round by round, instead of each by requests of its own.
     """
     load = Load(sessions)
     creating = asyncio.Semaphore(_CREATING)
-    ready, looked = asyncio.Barrier(sessions + 1), asyncio.Event()
+    ready, looked, ended = asyncio.Barrier(sessions + 1), asyncio.Event(), asyncio.Event()
+    running: dict[str, Plan] = {}
 
     async def run(number: int) -> None:
-        connection = Connection(url, token)
+        connection, plan = Connection(url, token), plans[number % len(plans)]
         try:
             async with creating:
-                name = await _create(connection, load, env, task_ids[number % len(task_ids)] if task_ids else None)
-            await ready.wait()
+                name = await _create(connection, load, env, plan.task_id)
             if name is not None:
-                await _play(connection, load, name, actions)
+                running[name] = plan
             await ready.wait()
             await looked.wait()
+            if name is not None and not together:
+                await _play(connection, load, name, plan.actions)
+            await ready.wait()
+            await ended.wait()
             if name is not None:
                 await connection.request("DELETE", f"/v1/sessions/{name}")
         finally:
@@ -95,13 +108,42 @@ async def drive(
 
     runs = [asyncio.create_task(run(number)) for number in range(sessions)]
     await ready.wait()
+    look()
+    looked.set()
     began = time.perf_counter()
+    if together:
+        await _play_together(Connection(url, token), load, running)
     await ready.wait()
     load.seconds = time.perf_counter() - began
     look()
-    looked.set()
+    ended.set()
     await asyncio.gather(*runs)
     return load
+
+
+async def gold_plans(url: str, token: str | None, env: str, tasks: int, steps: int) -> list[Plan]:
+    """Returns the beginnings of solutions, of tasks of different categories as far as there are any.
+
+    Raises:
+        ValueError: No task has a solution.
+    """
+    connection = Connection(url, token)
+    _, listed = await connection.request("GET", f"/v1/envs/{env}/tasks?limit=100000")
+    first: dict[str, str] = {}
+    for task in listed["tasks"]:
+        first.setdefault(task["category"], task["id"])
+    ids = list(dict.fromkeys([*first.values(), *(task["id"] for task in listed["tasks"])]))
+    plans: list[Plan] = []
+    for task_id in ids[: 4 * tasks]:
+        _, found = await connection.request("GET", f"/v1/envs/{env}/gold?task_id={quote(task_id, safe='')}")
+        if found.get("actions"):
+            plans.append(Plan(found["actions"][:steps], task_id))
+        if len(plans) == tasks:
+            break
+    connection.close()
+    if not plans:
+        raise ValueError(f"{env} has no solutions to play; name an action with --action.")
+    return plans
 
 
 async def _create(connection: Connection, load: Load, env: str, task_id: str | None) -> str | None:
@@ -134,3 +176,23 @@ async def _play(connection: Connection, load: Load, name: str, actions: Sequence
         load.step.append(time.perf_counter() - began)
         if document["terminated"] or document["truncated"]:
             return
+
+
+async def _play_together(connection: Connection, load: Load, running: dict[str, Plan]) -> None:
+    left = {name: list(reversed(plan.actions)) for name, plan in running.items()}
+    index = 0
+    while left := {name: actions for name, actions in left.items() if actions}:
+        steps = [{"session_id": name, "step_index": index, "action": left[name].pop()} for name in left]
+        began = time.perf_counter()
+        _, document = await connection.request("POST", "/v1/step_many", {"steps": steps})
+        taken = time.perf_counter() - began
+        for name, result in zip(list(left), document["results"], strict=True):
+            if "error" in result:
+                load.failed(f"step: {result['error']['type']}")
+                del left[name]
+                continue
+            load.step.append(taken)
+            if result["terminated"] or result["truncated"]:
+                del left[name]
+        index += 1
+    connection.close()

@@ -43,6 +43,11 @@ class Served:
         groups = memory.group_rss()
         return memory.process_rss(self.pid), sum(groups.get(pid, 0) for pid in self.workers())
 
+    def cpu_seconds(self) -> float:
+        """Returns the processor time that the front has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 def flags(env: str) -> tuple[str, list[str]]:
     """Returns the name of `NAME` or `NAME=MODULE:CLASS` and what `cope serve` needs to serve it."""

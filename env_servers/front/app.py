@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from env_servers.front import agentgym, openenv, problem, routes_info, routes_sessions
 from env_servers.front.gate import Gate
 from env_servers.front.service import Service
+from env_servers.front.steps import Steps
 
 
 def build_app(service: Service) -> FastAPI:
@@ -29,5 +30,6 @@ def build_app(service: Service) -> FastAPI:
     app.include_router(routes_info.routes(service))
     app.include_router(openenv.routes(service))
     app.include_router(agentgym.routes(service))
+    app.add_middleware(Steps, service=service, failed=service.metrics.error)
     app.add_middleware(Gate, settings=service.settings, begun=begun, seen=seen)
     return app

@@ -49,6 +49,12 @@ def response(error: ServiceError) -> JSONResponse:
     return JSONResponse(error.problem(), error.status, headers, MEDIA_TYPE)
 
 
+def defect(error: Exception, path: str) -> JSONResponse:
+    """Logs an error that should not have happened and returns the reply for it."""
+    log.error("request failed inside the service", exc_info=error, extra={"path": path})
+    return response(ServiceError("internal", "A defect of the service; its log has the details."))
+
+
 def install(app: FastAPI, seen: Callable[[str], None]) -> None:
     """Makes the app answer every error so, and tells the type of each."""
 
@@ -68,14 +74,14 @@ def install(app: FastAPI, seen: Callable[[str], None]) -> None:
         assert isinstance(error, HTTPException)
         return answer(_http(request, error))
 
-    async def defect(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed inside the service", exc_info=error, extra={"path": request.url.path})
-        return answer(ServiceError("internal", "A defect of the service; its log has the details."))
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        seen("internal")
+        return defect(error, request.url.path)
 
     app.add_exception_handler(ServiceError, service_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, defect)
+    app.add_exception_handler(Exception, unexpected)
 
 
 def _sentence(error: RequestValidationError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import logging
 import resource
@@ -92,6 +93,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, then tells the port."""
         self._loop = asyncio.get_running_loop()
+        _collect_less()
         await super().startup(sockets)
         if self.started and self._port_file is not None and sockets:
             _write_whole(self._port_file, f"{sockets[0].getsockname()[1]}\n")
@@ -181,6 +183,12 @@ def _launcher(settings: FrontSettings) -> Launcher:
     except ModuleNotFoundError as error:
         raise StartError(f"The engine `ray` needs {error.name}: run `pip install 'cope-gym[ray]'`.") from error
     return RayLauncher(settings.ray_address)
+
+
+def _collect_less() -> None:
+    """Spares the cyclic collector the modules, and most of its walks over thousands of sessions."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _raise_file_limit() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from env_servers.bench.__main__ import app
 from env_servers.bench.chaos import run
-from env_servers.bench.load import drive
+from env_servers.bench.load import Plan, drive
 from env_servers.bench.serving import flags, serving
 
 COUNTER = "counter=tests.service.adapters:CounterAdapter"
@@ -25,9 +25,20 @@ def test_capacity_table(tmp_path: Path) -> None:
     few, many = json.loads(numbers.read_text())
     assert few["failures"] == many["failures"] == {}
     assert len(few["step"]) == 24 and len(many["step"]) == 384
-    assert min(many["step"]) >= 0.2 and many["front"] > 10**7 < many["workers"]
+    assert min(many["step"]) >= 0.2 and many["front"] > 10**7 < many["workers_rss"]
     # One after another they would take 77 s.
     assert many["seconds"] < 30
+
+
+@pytest.mark.parametrize("flag", [[], ["--together"]])
+def test_solutions_are_played(flag: list[str], tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    arguments = ["service", "--env", COUNTER, "--sessions", "6", "--output", str(numbers), *flag]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(numbers.read_text())
+    assert row["failures"] == {} and len(row["create"]) == 6 and len(row["step"]) == 30
+    assert row["cpu"] > 0 and row["workers"] >= 1
 
 
 @pytest.mark.slow
@@ -44,7 +55,7 @@ def test_memory_stays_flat_over_two_thousand_episodes() -> None:
 
         def play(episodes: int) -> tuple[int, int]:
             for _ in range(episodes // 50):
-                load = asyncio.run(drive(served.url, served.token, name, 50, ["say", "add 5"]))
+                load = asyncio.run(drive(served.url, served.token, name, 50, [Plan(["say", "add 5"])]))
                 assert not load.failures
             return served.memory()
 
