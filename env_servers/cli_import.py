@@ -1,4 +1,4 @@
-"""`cope data import alfworld` and `cope data import webshop`."""
+"""`cope data import alfworld`, `cope data import webshop` and `cope data import mind2web`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import typer
 from rich.console import Console
 
 from env_servers.alfworld import data as alfworld_data
+from env_servers.mind2web import data as mind2web_data
 from env_servers.webshop import data as webshop_data
 
 _console = Console(stderr=True, highlight=False)
-_FAULTS = (alfworld_data.DataError, webshop_data.ImportFailed)
+_FAULTS = (alfworld_data.DataError, mind2web_data.ImportFailed, webshop_data.ImportFailed)
 
 
 def alfworld(
@@ -41,6 +42,24 @@ def webshop(
         webshop_data.import_data(source, name, nouns=nouns, seed=seed, limit=limit, strict=strict, report=_tell)
     except _FAULTS as error:
         _fail(error)
+
+
+def mind2web(
+    source: Annotated[str, typer.Argument(help="Folder, file or test.zip of Mind2Web, or hub:osunlp/Mind2Web.")],
+    name: Annotated[str | None, typer.Option(help="Of the data; by default the Hub's, else Mind2Web.")] = None,
+    split: Annotated[str | None, typer.Option(help="Of files whose name says none.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks of each split.")] = None,
+    password: Annotated[str, typer.Option(help="Of encrypted archives.")] = mind2web_data.PASSWORD,
+) -> None:
+    """Bring in Mind2Web's recordings. Servers started from now on have their splits."""
+    try:
+        imported = mind2web_data.import_data(source, name, split=split, limit=limit, password=password, report=_tell)
+    except _FAULTS as error:
+        _fail(error)
+    for part, counts in imported["splits"].items():
+        typer.echo(f"{part}: {counts['tasks']} tasks, {counts['steps']} steps")
+    for note in imported["notes"]:
+        _tell(note)
 
 
 def _tell(what: str) -> None:

@@ -219,7 +219,7 @@ def _notes(facts: Mapping[str, Any], name: str, limit: int | None) -> list[str]:
         share = 100 * counts["unreachable"] / counts["steps"]
         notes.append(
             f"{split}: {counts['tasks']} tasks, {counts['steps']} steps, of which {counts['unreachable']} "
-            f"({share:.1f} %) cannot be done right ({counts['without_element']} of them because the data set lost their "
+            f"({share:.1f} %) cannot be done right ({counts['without_element']} because the data set lost their "
             "element)."
         )
         if limit is None and counts["tasks"] not in OFFICIAL_COUNTS[split]:

@@ -70,7 +70,7 @@ class Mind2WebEpisode(Episode):
             self._open()
             text = self._observe()
         else:
-            text = "The task has ended."
+            text = "The task has ended." if verdict.correct else "That was not what was done. The task has ended."
         return self._result(f"{problem}\n\n{text}" if problem else text, float(verdict.correct), not problem, told)
 
     def _open(self) -> None:

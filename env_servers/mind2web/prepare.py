@@ -133,7 +133,8 @@ def _objects(file: IO[bytes], name: str) -> Iterator[Mapping[str, Any]]:
                 raise SourceError(f"{Path(name).name} holds something that is no task.")
             yield value
     except ijson.JSONError as error:
-        raise SourceError(f"{Path(name).name} ends early or is damaged ({error}): download it again.") from error
+        why = str(error).strip().partition("\n")[0]  # the rest quotes the file
+        raise SourceError(f"{Path(name).name} ends early or is damaged ({why}): download it again.") from error
     finally:
         buffered.detach()
 
