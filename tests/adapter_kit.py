@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,45 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def tree(pid: int) -> list[int]:
+    """Returns a process with all that it has started, directly or not."""
+    found = [pid]
+    for one in found:
+        found += [child for child, parent, _ in processes() if parent == one and child not in found]
+    return found
+
+
+def usage(pid: int, folder: Path) -> dict[str, float]:
+    """Returns what a process and all below it use, and the number of files in a folder for temporary ones."""
+    pids = tree(pid)
+    return {
+        "processes": len(pids),
+        "MB": sum(map(rss_mb, pids)),
+        "maps": sum(Path(f"/proc/{one}/maps").read_bytes().count(b"\n") for one in pids),
+        "descriptors": sum(len(os.listdir(f"/proc/{one}/fd")) for one in pids),
+        "threads": sum(len(os.listdir(f"/proc/{one}/task")) for one in pids),
+        "files": sum(1 for _ in folder.rglob("*")),
+    }
+
+
+def assert_flat(worker: AdapterWorker, folder: Path, play: Callable[[int], None]) -> None:
+    """Plays 200 episodes; what is used after 50 of them may not have grown by more than 3 % after all.
+
+    Args:
+        worker: Whose process tree is watched.
+        folder: Where it puts its temporary files.
+        play: Plays one whole episode; gets its number, from 1.
+    """
+    seen: dict[int, dict[str, float]] = {}
+    for number in range(1, 201):
+        play(number)
+        if number in (50, 200):
+            seen[number] = usage(worker.process.pid, folder)
+    print(f"\nafter 50 resets {seen[50]}\nafter 200 resets {seen[200]}")
+    grown = {what: (before, seen[200][what]) for what, before in seen[50].items() if seen[200][what] > 1.03 * before}
+    assert not grown
 
 
 def rss_mb(pid: int) -> float:

@@ -24,7 +24,7 @@ _CHUNK = 50_000  # documents that are sorted by term at once
 _BLOCK = 1024
 _EXACT_LENGTHS = 24
 _COMMON = 64  # a term in more than this part of the documents is worth a look at who can still win
-_SLACK = 1.001  # sums of weights are bounds; this covers their rounding
+_SLACK = 1 + 2.0**-20  # covers the rounding of bounds, and of scores to single precision
 
 
 class Index:
@@ -41,6 +41,7 @@ class Index:
         self._factors = np.load(folder / "factors.npy", mmap_mode="r")
         self._size, self._filled = (int(n) for n in np.load(folder / "sizes.npy"))
         self._scores = np.zeros(self._size, dtype=np.float64)
+        self._highest: dict[int, NDArray[np.float32]] = {}
 
     def search(self, terms: Sequence[str], k: int = 50) -> list[int]:
         """Returns the numbers of the best documents, best first; documents without any of the terms are left out."""
@@ -49,17 +50,25 @@ class Index:
         counts = list(Counter(terms).items())[:MAX_TERMS]
         found = sorted(self._postings(counts), key=lambda p: p[1] - p[0])
         weights = [np.float32(count) * self._idf(end - start) for start, end, count in found]
+        rare = sum(end - start <= self._size // _COMMON for start, end, _ in found)
+        most = [self._most(term, weight) for term, weight in zip(found[rare:], weights[rare:], strict=True)]
         for number, ((start, end, _), weight) in enumerate(zip(found, weights, strict=True)):
-            if end - start > self._size // _COMMON:
-                rest = float(sum(weights[number:], np.float32(0))) * _SLACK
-                hopeful = _within(scores, k, rest)
+            if number >= rare:
+                hopeful = _within(scores, k, sum(most[number - rare :]))
                 if hopeful is not None:
                     return self._finish(hopeful, found[number:], weights[number:], k)
             scores[self._docs[start:end]] += _contribution(weight, self._factors[start:end])
         return _best(scores.astype(np.float32), k)
 
+    def _most(self, posting: tuple[int, int, int], weight: np.float32) -> float:
+        """Returns the most that a common term adds to any document: a contribution grows with its factor."""
+        start, end, _ = posting
+        if start not in self._highest:
+            self._highest[start] = self._factors[start:end].max(keepdims=True)
+        return float(_contribution(weight, self._highest[start])[0])
+
     def _finish(
-        self, hopeful: NDArray[np.int64], found: Sequence[tuple[int, int, int]], weights: Sequence[np.float32], k: int
+        self, hopeful: NDArray[np.int32], found: Sequence[tuple[int, int, int]], weights: Sequence[np.float32], k: int
     ) -> list[int]:
         """Adds the commonest terms for the few documents that they can still lift to the first `k`."""
         scores = self._scores[hopeful]
@@ -177,20 +186,21 @@ def _contribution(weight: np.float32, factors: NDArray[np.float32]) -> NDArray[n
     return weight - weight / (np.float32(1) + factors)
 
 
-def _within(scores: NDArray[np.float64], k: int, rest: float) -> NDArray[np.int64] | None:
+def _within(scores: NDArray[np.float64], k: int, rest: float) -> NDArray[np.int32] | None:
     """Returns the documents that can be among the first `k` once at most `rest` is added, `None` if they are many.
 
-    A term adds less than its weight. So whoever is further than `rest` below the k-th highest maximum of the blocks,
-    which k documents reach already, is out.
+    Whoever is further than `rest` below the k-th highest maximum of the blocks, which k documents reach already, is
+    out.
     """
     whole = len(scores) // _BLOCK * _BLOCK
     if whole < k * _BLOCK:
         return None
     maxima = scores[:whole].reshape(-1, _BLOCK).max(axis=1)
-    bound = float(np.partition(maxima, len(maxima) - k)[len(maxima) - k]) - rest
+    bound = float(np.partition(maxima, len(maxima) - k)[len(maxima) - k]) / _SLACK - rest * _SLACK
     if bound <= 0:
         return None
-    hopeful = np.flatnonzero(scores >= bound)
+    # As narrow as the postings: searching wide numbers in narrow ones would widen all of these first.
+    hopeful = np.flatnonzero(scores >= bound).astype(np.int32)
     return hopeful if len(hopeful) < len(scores) // _COMMON else None
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from adapter_kit import AdapterWorker, assert_flat
 from gymnasium.utils.env_checker import check_env
 
 import cope_gym
 from env_servers.install import install
+from env_servers.webshop.adapter import WebShopAdapter
+from tests.service.conftest import Server
 
 pytestmark = pytest.mark.engine
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -54,40 +54,46 @@ def test_gold_through_the_service(env: gym.Env[str, Any]) -> None:
         env.step("search[shoes]")
 
 
-RESETS = """
-import gc, json, os, sys, threading
-sys.path.insert(0, sys.argv[1])
-from env_servers.webshop.adapter import ADAPTER
-adapter = ADAPTER({})
-tasks = [task.id for split in adapter.splits() for task in adapter.tasks(split)]
+def test_agentgym_s_numbers_are_places_in_the_published_order(
+    python: Path, adapter: WebShopAdapter, tmp_path: Path
+) -> None:
+    """Through the routes that its clients call; `session_id` is what it calls a goal's number."""
+    server = Server(tmp_path, "--env", "webshop", "--warm", "0")
+    try:
 
-def usage():
-    gc.collect()
-    status = open("/proc/self/status").read()
-    return {
-        "rss": int(status.split("VmRSS:")[1].split()[0]),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": threading.active_count(),
-        "maps": open("/proc/self/maps").read().count("\\n"),
-    }
+        def post(path: str, **body: Any) -> Any:
+            return server.http.post(f"/agentgym/webshop/{path}", json=body)
 
-seen = []
-for number in range(200):
-    task = tasks[number * 17 % len(tasks)]
-    episode = adapter.start(task, None, {})
-    for action in adapter.gold(task, {}) or ["search[shoes]"]:
-        episode.step(action)
-    episode.close()
-    if number in (49, 199):
-        seen.append(usage())
-print(json.dumps(seen))
-"""
+        first = server.http.get("/v1/envs/webshop/tasks", params={"split": "test", "limit": 4}).json()["tasks"]
+        number = post("create").json()
+        for place in (3, 0):
+            shown, _ = post("reset", env_idx=number, session_id=place).json()
+            same = server.create("webshop", task_id=f"agentgym/{place}")
+            assert (same["observation"], same["task_id"]) == (shown, first[place]["id"])
+        assert post("step", env_idx=number, action="click[nothing]").json() == {
+            "state": shown,
+            "reward": 0.0,
+            "done": False,
+            "info": None,
+        }
+        missing = post("reset", env_idx=number, session_id=10**6)
+        assert missing.status_code == 404 and "numbered from 0" in missing.json()["detail"]
+        assert post("close", env_idx=number).json() is True
+    finally:
+        server.stop()
 
 
-def test_two_hundred_episodes_leave_nothing_behind(python: Path) -> None:
-    """In the benchmark's own environment, where nothing but its lock is installed."""
-    run = subprocess.run([python, "-I", "-c", RESETS, str(ROOT)], stdout=subprocess.PIPE, text=True, check=True)
-    early, late = json.loads(run.stdout)
-    assert late["rss"] <= early["rss"] * 1.03
-    assert {**late, "rss": 0, "maps": 0} == {**early, "rss": 0, "maps": 0}
-    assert late["maps"] <= early["maps"] * 1.03
+@pytest.mark.soak
+def test_200_resets_do_not_grow(python: Path, temporary: Path) -> None:
+    with AdapterWorker(python, "webshop") as worker:
+        splits = worker.call("hello")["splits"]
+        ids = [task[0] for split in splits for task in worker.call("tasks", split=split)]
+
+        def play(number: int) -> None:
+            task = ids[number * 17 % len(ids)]
+            worker.start("s", task)
+            for action in worker.call("gold", task_id=task, options={}) or ["search[shoes]"]:
+                worker.step("s", action)
+            worker.end("s")
+
+        assert_flat(worker, temporary, play)

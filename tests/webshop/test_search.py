@@ -105,16 +105,26 @@ def test_lengths_are_kept_in_one_byte() -> None:
     )
 
 
-def test_the_bound_of_large_indexes_changes_nothing(tmp_path: Path) -> None:
+def test_the_bounds_of_large_indexes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results are asked for with `k` so large that nothing can be left out; then the first 50."""
     rng = np.random.default_rng(0)
     words = [f"w{n}" for n in range(300)]
     size = 60 * 1024 + 77
     picks = rng.integers(0, len(words), (size, 5)) ** 2 // len(words)
     bm25.build(tmp_path, ([words[i] for i in row] for row in picks))
     index = bm25.Index(tmp_path)
-    for query in (["w0"], ["w250", "w3"], ["w1", "w1", "w7", "w100"]):
+    queries = [["w0"], ["w250", "w3"], ["w1", "w1", "w7", "w100"]]
+    queries += [[words[int(n)] for n in rng.integers(0, len(words), 6) ** 2 // len(words)] for _ in range(20)]
+    shortened = 0
+    for query in queries:
         everything = index.search(query, size)
-        assert index.search(query, 50) == everything[:50]
+        with monkeypatch.context() as patch:
+            finish = index._finish  # pyright: ignore[reportPrivateUsage]
+            calls: list[int] = []
+            patch.setattr(index, "_finish", lambda *given: (calls.append(1), finish(*given))[1])  # noqa: B023
+            assert index.search(query, 50) == everything[:50]
+        shortened += len(calls)
+    assert shortened  # else the bounds were never tight enough to matter
 
 
 def test_more_terms_than_lucene_takes(tmp_path: Path) -> None:
