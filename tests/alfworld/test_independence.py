@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import adapter_kit
 import pytest
 from alfworld_kit import AdapterWorker, generate, seen
 
@@ -67,46 +66,26 @@ def test_the_hash_seed_does_not_matter(
         ]
 
 
-@pytest.fixture
-def own(alfworld_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdapterWorker]:
-    """A worker with a folder for temporary files, and a home, of its own."""
-    for name in ("tmp", "home"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with AdapterWorker(alfworld_python, data=str(tmp_path / "none")) as running:
-        yield running
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_200_resets_do_not_grow(alfworld_python: Path, own: AdapterWorker, tmp_path: Path) -> None:
+def test_200_resets_do_not_grow(
+    alfworld_python: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folders = [made[0] for made in generate(alfworld_python, "0 train", 300, "0")]
     # Bathrooms mostly, for the time that it takes; a kitchen now and then.
     small = [number for number, folder in enumerate(folders) if folder.endswith("-490")]
-    sizes: dict[int, dict[str, int]] = {}
-    for count in range(1, 201):
-        # Resets 35 to 50 and 185 to 200 are of the same games, whose translations are what is kept at the two points.
-        place = count % 150
-        number = 6 * place + 3 if place in (5, 10) or place % 20 == 0 else small[place % len(small)]
-        own.start("s", f"generated/{number % 300}", {"admissible_actions": True})
-        own.step("s", "look")
-        own.end("s")
-        if count in (50, 200):
-            sizes[count] = usage(own.process.pid)
     assert len(small) > 30
-    for what, before in sizes[50].items():
-        assert sizes[200][what] <= 1.03 * before, f"{what}: {before} → {sizes[200][what]}"
-    assert not os.listdir(tmp_path / "tmp")
-    assert not os.listdir(tmp_path / "home")
+    with adapter_kit.AdapterWorker(alfworld_python, "alfworld", data=str(tmp_path / "none")) as worker:
 
+        def play(count: int) -> None:
+            # Resets 35 to 50 and 185 to 200 are of the same games, whose translations are what is kept at both points.
+            place = count % 150
+            number = 6 * place + 3 if place in (5, 10) or place % 20 == 0 else small[place % len(small)]
+            worker.start("s", f"generated/{number % 300}", {"admissible_actions": True})
+            worker.step("s", "look")
+            worker.end("s")
 
-def usage(pid: int) -> dict[str, int]:
-    root = Path(f"/proc/{pid}")
-    pages = int((root / "statm").read_text().split()[1])
-    return {
-        "memory": pages * os.sysconf("SC_PAGESIZE"),
-        "maps": len((root / "maps").read_text().splitlines()),
-        "descriptors": len(os.listdir(root / "fd")),
-        "threads": len(os.listdir(root / "task")),
-    }
+        adapter_kit.assert_flat(worker, temporary, play)
+    assert not [*temporary.iterdir(), *(tmp_path / "home").iterdir()]

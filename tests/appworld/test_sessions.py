@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_kit import AdapterFault, AdapterWorker, gone, processes
+from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, tree
 
 pytestmark = pytest.mark.engine
 
@@ -102,14 +102,22 @@ def test_sessions_at_the_same_time_are_independent(worker: AdapterWorker) -> Non
 def test_nothing_is_left_of_a_worker(appworld_python: Path) -> None:
     with AdapterWorker(appworld_python, "appworld") as worker:
         worker.start("s", "pin_1")
-        below = _descendants(worker.process.pid)
+        below = tree(worker.process.pid)
         assert len(below) >= 3  # the zygote, a session's keeper, and the session
         worker.process.kill()
         assert gone(below)
 
 
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = [pid]
-    for one in found:
-        found += [child for child, parent, _ in processes() if parent == one and child not in found]
-    return found
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_200_resets_do_not_grow(appworld_python: Path, temporary: Path) -> None:
+    with AdapterWorker(appworld_python, "appworld") as worker:
+        ids = [task[0] for split in ("train", "dev") for task in worker.call("tasks", split=split)]
+
+        def play(number: int) -> None:
+            worker.start("s", ids[number % len(ids)])
+            worker.step("s", "print(apis.supervisor.show_profile())")
+            assert worker.step("s", "apis.supervisor.complete_task()")["terminated"]
+            worker.end("s")
+
+        assert_flat(worker, temporary, play)

@@ -44,6 +44,7 @@ def test_gold_is_rewarded_and_nothing_is_not(worker: AdapterWorker, domain: str)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("domain", SCORED)
 def test_every_task(worker: AdapterWorker, domain: str) -> None:
     idle = 0.0
