@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from accelerate.utils import is_peft_model
 
 import cope_gym
 
@@ -33,7 +34,7 @@ class Facts:
     Attributes:
         name: Of the model.
         base: Model that training started from.
-        adapter: Whether the weights are a LoRA adapter of it.
+        adapter: What the LoRA adapter of it is like, "" for all weights.
         method: One sentence.
         data: Sentences on what was learnt from.
         versions: Versions, data digest and flags of the environment.
@@ -46,7 +47,7 @@ class Facts:
 
     name: str
     base: str
-    adapter: bool
+    adapter: str
     method: str
     data: Sequence[str]
     versions: Mapping[str, Any]
@@ -79,6 +80,14 @@ class CardMixin:
             (folder / "README.md").write_text(render(self.card_facts()), encoding="utf-8")
 
 
+def adapter_of(model: Any) -> str:
+    """Returns what a model's LoRA adapter is like, "" for a model without one."""
+    if not is_peft_model(model):
+        return ""
+    config = model.peft_config["default"]
+    return f"a LoRA adapter of it (rank {getattr(config, 'r', '?')}, alpha {getattr(config, 'lora_alpha', '?')})"
+
+
 def named(model: str) -> str:
     """Returns a model's name without the path of the machine it lay on."""
     return Path(model).name if Path(model).is_dir() else model
@@ -87,7 +96,7 @@ def named(model: str) -> str:
 def render(facts: Facts) -> str:
     """Returns the card's text."""
     evaluated = _evaluations(facts.folder)
-    weights = "a LoRA adapter of it" if facts.adapter else "all weights"
+    weights = facts.adapter or "all weights"
     sections = [
         _head(facts),
         f"# {facts.name}\n",
@@ -116,6 +125,8 @@ def changed(options: Any) -> dict[str, Any]:
         value = getattr(options, one.name)
         if one.name.endswith("_token") or one.name in _PRIVATE or value in (None, _default(one)):
             continue
+        if isinstance(value, str) and Path(value).is_absolute():
+            value = Path(value).name
         plain = json.loads(json.dumps(value, default=str))
         if plain not in ({}, [], ""):
             found[one.name] = plain
@@ -176,6 +187,9 @@ def _limits(evaluated: Sequence[tuple[str, Mapping[str, Any]]], facts: Facts) ->
         sentences.append("Nothing is known of how well it plays.")
     elif (fewest := min(result["tasks_played"] for result in results)) < 100:
         sentences.append(f"The smallest panel has {fewest} tasks; with so few the intervals are wide.")
+    split = getattr(facts.options, "split", None)
+    if any(result["panel"]["split"] == split for result in results):
+        sentences.append("It was evaluated on tasks of the split that it was trained on.")
     if len(results) > 1:
         sentences.append("If a checkpoint was chosen by these evaluations, its number is too good.")
     flags = facts.versions.get("engine_flags", {})

@@ -14,7 +14,6 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
@@ -22,7 +21,7 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config
 from cope_gym import trajectory
 from cope_gym.errors import InputError
 from cope_gym.trajectory import Trajectory
-from cope_train.model_card import CardMixin, Facts, named
+from cope_train.model_card import CardMixin, Facts, adapter_of, named
 from cope_train.models import resolve
 from cope_train.rollout.buffer import EpisodeBuffer
 from cope_train.rollout.template import ChatTemplate
@@ -53,11 +52,9 @@ class CloneTrainer(CardMixin, SFTTrainer):
         return Facts(
             name=Path(self.args.output_dir).name,
             base=named(self.base),
-            adapter=is_peft_model(self.model),
+            adapter=adapter_of(self.model),
             method="Behaviour cloning: cross-entropy on what the agent wrote, nothing else.",
-            data=[
-                f"**Cloned**: {len(self.episodes)} episodes ({turns} turns) of {', '.join(envs)}, by {policies}."
-            ],
+            data=[f"**Cloned**: {len(self.episodes)} episodes ({turns} turns) of {', '.join(envs)}, by {policies}."],
             versions=self.episodes[0].versions if len(envs) == 1 else {},
             steps=self.state.global_step,
             folder=Path(self.args.output_dir),

@@ -22,6 +22,7 @@ from cope_gym.errors import InputError
 from cope_gym.evaluate import panels
 from cope_train import config_file, variables
 from cope_train.config import CoPEConfig
+from cope_train.model_card import named
 from cope_train.models import is_adapter, resolve, trainable_adapter
 from cope_train.sft import CloneConfig, CloneTrainer, run
 from cope_train.skills.trainer import SkillTrainer
@@ -127,16 +128,19 @@ def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrain
     args.model_init_kwargs = _model_kwargs(args, model_args)
     tasks = select_tasks(args)
     panel = panels.load(args.eval_panel) if args.eval_panel else None
-    model: Any = resolve(model_args.model_name_or_path)
+    name = resolve(model_args.model_name_or_path)
+    model: Any = name
     peft_config, quantization = get_peft_config(model_args), get_quantization_config(model_args)
-    if is_adapter(model):  # it goes on as it is: its rank and modules are its own
-        kwargs.setdefault("processing_class", AutoTokenizer.from_pretrained(model))
-        model = trainable_adapter(model, quantization_config=quantization, **args.model_init_kwargs)
+    if is_adapter(name):  # it goes on as it is: its rank and modules are its own
+        kwargs.setdefault("processing_class", AutoTokenizer.from_pretrained(name))
+        model = trainable_adapter(name, quantization_config=quantization, **args.model_init_kwargs)
         args.model_init_kwargs = peft_config = quantization = None
-    trainer = SkillTrainer if args.skills else CoPETrainer
-    return trainer(
+    kind = SkillTrainer if args.skills else CoPETrainer
+    trainer = kind(
         model, args, tasks, panel=panel, peft_config=peft_config, quantization_config=quantization, **kwargs
     )
+    trainer.started_from = named(name) if is_adapter(name) else ""
+    return trainer
 
 
 def _model_kwargs(args: CoPEConfig, model_args: ModelConfig) -> dict[str, Any]:

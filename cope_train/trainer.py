@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -29,7 +28,7 @@ from cope_train.groups import Reserve
 from cope_train.generation import check_backend
 from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.metrics import rollout_metrics
-from cope_train.model_card import CardMixin, Facts, named
+from cope_train.model_card import CardMixin, Facts, adapter_of, named
 from cope_train.objective_mixin import ObjectivesMixin
 from cope_train.objective_terms import Objectives
 from cope_train.objectives.chat import ChatPieces
@@ -86,7 +85,7 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         check_backend(args)
         check_batch(args, len(tasks))
         name = model if isinstance(model, str) else model.config.name_or_path
-        self.base = name
+        self.base, self.started_from = name, ""
         ideas = [IDEA_REWARDS[idea](self.records) for idea in args.idea_rewards or []]
         super().__init__(
             model=model,
@@ -204,11 +203,12 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         return Facts(
             name=self.folder.name,
             base=named(self.base),
-            adapter=is_peft_model(self.model),
+            adapter=adapter_of(self.model),
             method=f"GRPO{extras} on whole episodes.",
             data=[
                 f"**Tasks**: {len(self.train_dataset)} of {args.environment}, split {args.split or 'train'}, options "
-                f"`{json.dumps(args.environment_options)}`, rewarded by {args.reward}."
+                f"`{json.dumps(args.environment_options)}`, rewarded by {args.reward}.",
+                *([f"**Started from** the adapter {self.started_from}."] if self.started_from else []),
             ],
             versions=self.source.versions,
             steps=self.state.global_step,

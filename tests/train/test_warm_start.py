@@ -78,7 +78,10 @@ def test_experts_cloning_and_reinforcement_learning_from_the_adapter(cope: Calla
     assert any(values.abs().sum() > 0 for name, values in before.items() if "lora_B" in name)
     card = Path("runs/warm/README.md").read_text()
     assert "**Cloned**: 4 episodes (16 turns) of toy, by gold." in card and '* adapter_version: `"1"`' in card
-    assert "**Base model**: tiny; trained: a LoRA adapter" in card and "One run with one seed (7)" in card
+    assert (
+        "**Base model**: tiny; trained: a LoRA adapter of it (rank 4, alpha 8)" in card
+        and "One run with one seed (7)" in card
+    )
     assert "This run evaluated nothing." in card and "Nothing is known of how well it plays." in card
     assert str(Path.cwd()) not in card
 
@@ -111,6 +114,7 @@ def test_experts_cloning_and_reinforcement_learning_from_the_adapter(cope: Calla
     card = Path("runs/rl/README.md").read_text()
     assert Path("runs/rl/checkpoint-2/README.md").is_file()
     assert "| step 000002 | toy_panel | 2 | 1 | 0.000 [" in card and "with so few the intervals are wide" in card
+    assert "**Started from** the adapter warm." in card and "the split that it was trained on" in card
     assert "2 of toy, split train" in card and "reward: score" in card and "output_dir" not in card
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "peft"
 
