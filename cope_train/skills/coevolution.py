@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from cope_gym.errors import InfrastructureError
+from cope_gym.skills.extraction import ExtractionEnv, Reading, episode_text, extractor_prompt, read_skill, with_skill
 from cope_gym.trajectory import Trajectory
 from cope_train.rollout.backends import seed_number
 from cope_train.rollout.driver import Episode, Job, Setup
-from cope_train.skills.extraction import ExtractionEnv, Reading, episode_text, extractor_prompt, read_skill, with_skill
 
 SimilarTasks = Callable[[str, str], Sequence[str]]
 
@@ -32,6 +32,8 @@ class Sizes:
         skill_tokens: Most sampled tokens of an extraction.
         card_tokens: Most tokens of a skill's card before a solver.
         history_chars: Most characters of the source episode before the extractor.
+        prompt: The extractor's system message; our own where empty.
+        train_source: Play the source task N times, a group of its own; skills come from the first of these episodes.
     """
 
     skills: int = 8
@@ -41,11 +43,18 @@ class Sizes:
     skill_tokens: int = 1536
     card_tokens: int = 512
     history_chars: int = 12000
+    prompt: str = ""
+    train_source: bool = False
 
     @property
     def blocks(self) -> int:
-        """Blocks of N rows that one source makes: its skills, then one block a task and repeat."""
-        return 1 + self.tasks * self.repeats
+        """Blocks of N rows that one source makes: its skills, its own episodes if trained, one a task and repeat."""
+        return 1 + self.train_source + self.tasks * self.repeats
+
+    @property
+    def source_episodes(self) -> int:
+        """How often the source task is played without a skill."""
+        return self.skills if self.train_source else 1
 
 
 @dataclass
@@ -54,7 +63,7 @@ class Lineage:
 
     Attributes:
         source_task: The task.
-        source: Its episode without a skill.
+        played: Its episodes without a skill, by number; skills come from the first.
         tasks: The K similar tasks.
         extractions: Episode of skill i.
         readings: What it held.
@@ -63,7 +72,7 @@ class Lineage:
     """
 
     source_task: str
-    source: Episode | None = None
+    played: dict[int, Episode] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
     extractions: dict[int, Episode] = field(default_factory=dict)
     readings: dict[int, Reading] = field(default_factory=dict)
@@ -81,7 +90,7 @@ class CoEvolution:
         similar: Gives similar other tasks, best first, for (task id, first observation).
         length: Counts the tokens of a text.
         seed: Everything random is drawn from it.
-        first_row: Global number of the first row, so that ranks draw different numbers.
+        first: Global number of the first source, so that every source draws the same numbers on whichever rank.
     """
 
     def __init__(
@@ -92,27 +101,31 @@ class CoEvolution:
         similar: SimilarTasks,
         length: Callable[[str], int],
         seed: tuple[int, ...],
-        first_row: int = 0,
+        first: int = 0,
     ) -> None:
         self.sizes = sizes
         self.setup = setup
         self.similar = similar
         self.length = length
         self.seed = seed
-        self.first_row = first_row
+        self.first = first
         self.lineages = [Lineage(source) for source in sources]
 
     def jobs(self) -> list[Job]:
-        """The first stage: one episode a source, without a skill."""
-        return [self._job(line.source_task, ("source", s)) for s, line in enumerate(self.lineages)]
+        """The first stage: episodes of the sources, without a skill."""
+        return [
+            self._job(line.source_task, ("source", s, i), sample=i)
+            for s, line in enumerate(self.lineages)
+            for i in range(self.sizes.source_episodes)
+        ]
 
     def then(self, episode: Episode) -> list[Job]:
         """What follows from an episode that is over."""
         kind, s, *place = episode.job.tag  # type: ignore[misc]
         line = self.lineages[s]
         if kind == "source":
-            line.source = episode
-            return [] if episode.failed else self._after_source(s, line)
+            line.played[place[0]] = episode
+            return [] if episode.failed or place[0] else self._after_source(s, line)
         if kind == "baseline":
             line.baseline[tuple(place)] = episode  # type: ignore[index]
         elif kind == "solve":
@@ -124,8 +137,7 @@ class CoEvolution:
         return []
 
     def _after_source(self, s: int, line: Lineage) -> list[Job]:
-        assert line.source is not None
-        trajectory = line.source.trajectory
+        trajectory = line.played[0].trajectory
         line.tasks = list(self.similar(line.source_task, trajectory.messages[1]["content"]))
         if len(line.tasks) != self.sizes.tasks:
             raise InfrastructureError(
@@ -166,7 +178,7 @@ class CoEvolution:
         return replace(
             self.setup,
             make_env=lambda: ExtractionEnv(text),
-            system_prompt=extractor_prompt(),
+            system_prompt=self.sizes.prompt or extractor_prompt(),
             action_format="plain",
             limits=limits,
         )
@@ -174,11 +186,13 @@ class CoEvolution:
     def _job(self, task: str, tag: tuple[str | int, ...], setup: Setup | None = None, sample: int = 0) -> Job:
         # The seed of the environment is the task's alone: all episodes of a solver group start from the same state.
         seed = seed_number(*self.seed, task) % 2**31
-        return Job(task, seed, (*self.seed, self.first_row, *tag), sample, setup or self.setup, tag)
+        kind, s, *place = tag
+        sampling = (*self.seed, kind, self.first + int(s), *place)
+        return Job(task, seed, sampling, sample, setup or self.setup, tag)
 
 
 def rows(line: Lineage, sizes: Sizes) -> list[Episode]:
-    """The training rows of one source: N skills, then a block of N episodes for each task and repeat.
+    """The training rows of one source: N skills, its own N episodes if trained, a block of N for each task and repeat.
 
     A row whose episode is missing (something before it failed) is a failed one, which counts nowhere.
     """
@@ -186,6 +200,7 @@ def rows(line: Lineage, sizes: Sizes) -> list[Episode]:
     n = range(sizes.skills)
     return [
         *(line.extractions.get(i, missing) for i in n),
+        *((line.played.get(i, missing) for i in n) if sizes.train_source else ()),
         *(line.solved.get((i, j, r), missing) for j in range(sizes.tasks) for r in range(sizes.repeats) for i in n),
     ]
 
@@ -197,6 +212,13 @@ def outcomes(line: Lineage, sizes: Sizes, reward: Callable[[Episode], float | No
         value = reward(episode)
         table[place] = torch.nan if value is None else value
     return table
+
+
+def source_outcomes(line: Lineage, sizes: Sizes, reward: Callable[[Episode], float | None]) -> torch.Tensor:
+    """Outcomes of the source task's own episodes, shape (S,); NaN where the episode failed or is missing."""
+    found = (line.played.get(i) for i in range(sizes.source_episodes))
+    values = [None if episode is None else reward(episode) for episode in found]
+    return torch.tensor([torch.nan if value is None else value for value in values])
 
 
 def baseline_outcomes(line: Lineage, sizes: Sizes, reward: Callable[[Episode], float | None]) -> torch.Tensor:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
 from cope_gym.skills.bank import SkillBank
+from cope_gym.skills.remote import RemoteIndex
 from cope_gym.skills.retrieval import TaskIndex
 from cope_train.episodes import EpisodeSource, batch_rows, episode_reward
 from cope_train.generation import open_backend
-from cope_train.objectives.advantages import extractor_advantages, extractor_rewards, solver_advantages
+from cope_train.objectives.advantages import (
+    extractor_advantages,
+    extractor_rewards,
+    solver_advantages,
+    source_advantages,
+)
 from cope_train.rollout.driver import Episode, Rollout
-from cope_train.skills.coevolution import CoEvolution, Lineage, baseline_outcomes, outcomes, rows
+from cope_train.skills.coevolution import (
+    CoEvolution,
+    Lineage,
+    baseline_outcomes,
+    outcomes,
+    rows,
+    source_outcomes,
+)
 from cope_train.trl_adapter import record_metric
+from cope_train.turns import group_turn_advantages, token_advantages
 
 
 class SkillSource(EpisodeSource):
@@ -36,7 +49,7 @@ class SkillSource(EpisodeSource):
     """
 
     def __init__(
-        self, *args: Any, index: TaskIndex | None = None, bank: SkillBank | None = None, **kwargs: Any
+        self, *args: Any, index: TaskIndex | RemoteIndex | None = None, bank: SkillBank | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.bank = bank
@@ -45,22 +58,22 @@ class SkillSource(EpisodeSource):
         if index:
             self.use(index)
 
-    def use(self, index: TaskIndex) -> None:
+    def use(self, index: TaskIndex | RemoteIndex) -> None:
         """Sets the tasks to try skills on."""
         self.index = index
         self._texts = {document.id: document for document in index.documents}
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """Plays the sources of this rank and everything that follows from them."""
-        first = trainer.accelerator.process_index * len(prompts)
+        sources = prompts[:: self.sizes.skills * self.sizes.blocks]
         plan = CoEvolution(
-            prompts[:: self.sizes.skills * self.sizes.blocks],
+            sources,
             self.sizes,
             self.setup,
             self._similar,
             lambda text: len(self.setup.template.tokenizer.encode(text, add_special_tokens=False)),
             (self.config.seed, *self._count(trainer)),
-            first,
+            trainer.accelerator.process_index * len(sources),
         )
         with open_backend(trainer, self.config.sampling(), self.setup.template, self.setup.ordered) as backend:
             rollout = Rollout(plan.jobs(), self.setup, backend, self.progress, plan.then)
@@ -76,12 +89,36 @@ class SkillSource(EpisodeSource):
         return batch
 
     def advantages(self) -> torch.Tensor:
-        """Advantages of the last rollout's rows, shape (B,), in place of TRL's."""
-        return torch.cat([self._line_advantages(line) for line in self.lineages])
+        """Advantages of the last rollout's rows, shape (B,) or, of turns, (B, C), in place of TRL's."""
+        of_rows = torch.cat([self._line_advantages(line) for line in self.lineages])
+        return self._of_turns(of_rows) if self.config.turn_advantages else of_rows
+
+    def _of_turns(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """Gives every turn of a solver its own advantage; a skill keeps the one that it has as a whole."""
+        of_turns: dict[int, list[float]] = {}
+        for line in self.lineages:
+            for j in range(self.sizes.tasks):
+                group = [episode for (_, task, _), episode in line.solved.items() if task == j]
+                values = group_turn_advantages(group, self.config.skill_solver_weight)
+                of_turns |= {id(episode): value for episode, value in zip(group, values, strict=True)}
+        values = [of_turns.get(id(e), a) for e, a in zip(self.episodes, of_rows.tolist(), strict=True)]
+        return token_advantages(values, self.episodes)
+
+    def extractor_rows(self) -> torch.Tensor:
+        """Which of the last rollout's rows are an extractor's, shape (B,)."""
+        of_source = torch.arange(self.sizes.blocks).repeat_interleave(self.sizes.skills) == 0
+        return of_source.repeat(len(self.lineages))
 
     def report(self, trainer: GRPOTrainer) -> None:
-        """Records what skills were worth in the last rollout."""
-        for name, value in self._numbers().items():
+        """Records what skills were worth in the last rollout, over all ranks."""
+        values = self._values()
+        local = [[value.nansum().item(), float((~value.isnan()).sum())] for value in values.values()]
+        device = trainer.accelerator.device
+        sums = trainer.accelerator.gather(torch.tensor([local], device=device)).sum(0).tolist()
+        numbers = {name: total / count for name, (total, count) in zip(values, sums, strict=True) if count}
+        if "outcome_without" in numbers and "outcome" in numbers:
+            numbers["lift"] = numbers["outcome"] - numbers["outcome_without"]
+        for name, value in numbers.items():
             record_metric(trainer, f"skills/{name}", value)
 
     def _similar(self, task_id: str, text: str) -> Sequence[str]:
@@ -107,10 +144,14 @@ class SkillSource(EpisodeSource):
         extractor = extractor_advantages(table, parsed, audited, config.skill_extractor_weight)
         counted = baseline if config.skill_baseline_in_groups else None
         solver = solver_advantages(table, config.skill_solver_weight, counted)
-        return torch.cat([extractor, solver.permute(1, 2, 0).flatten()]).float()
+        parts = [extractor, solver.permute(1, 2, 0).flatten()]
+        if self.sizes.train_source:
+            played = source_outcomes(line, self.sizes, self._outcome)
+            parts.insert(1, source_advantages(played, baseline.flatten(), config.skill_solver_weight))
+        return torch.cat(parts).float()
 
     def _rewards(self) -> list[float]:
-        """Rewards in the order of rows: R_i of the skills, then outcomes by task, repeat and skill."""
+        """Rewards in the order of rows: R_i of the skills, the source's own, outcomes by task, repeat and skill."""
         values: list[float] = []
         for line in self.lineages:
             table, parsed, audited, _ = self._tables(line)
@@ -119,13 +160,16 @@ class SkillSource(EpisodeSource):
                 # All episodes with this skill failed, so there is nothing to reward it by.
                 episode.failed = episode.failed or bool(rewards[i].isnan())
                 episode.trajectory.reward = float(rewards[i].nan_to_num())
-            values += rewards.tolist() + table.permute(1, 2, 0).flatten().tolist()
+            values += rewards.tolist()
+            values += source_outcomes(line, self.sizes, self._outcome).tolist() if self.sizes.train_source else []
+            values += table.permute(1, 2, 0).flatten().tolist()
         return values
 
     def _describe(self, step: int) -> None:
         for line in self.lineages:
-            for kind, episodes in (("extractor", line.extractions.values()), ("solver", line.solved.values())):
-                for episode in episodes:
+            roles = {"source": line.played, "extractor": line.extractions, "solver": line.solved}
+            for kind, episodes in roles.items():
+                for episode in episodes.values():
                     episode.trajectory.step = step
                     episode.trajectory.extra |= {"role": kind, "source_task": line.source_task}
             for i, episode in line.extractions.items():
@@ -134,20 +178,17 @@ class SkillSource(EpisodeSource):
                 # Forecasts are about actions in the environment; a skill is none.
                 episode.buffer.turns.clear()
 
-    def _numbers(self) -> dict[str, float]:
+    def _values(self) -> dict[str, torch.Tensor]:
+        """What is logged, one value an episode or skill; NaN where there is none."""
         tables = [self._tables(line) for line in self.lineages]
-        skill = torch.cat([t[0].flatten() for t in tables])
-        plain = torch.cat([t[3].flatten() for t in tables])
-        reward = torch.cat([extractor_rewards(*t[:3]) for t in tables])
-        numbers = {
-            "extractor_reward": reward.nanmean().item(),
-            "outcome": skill.nanmean().item(),
-            "parsed": fmean(t[1].float().mean().item() for t in tables),
-            "audited": fmean(t[2].float().mean().item() for t in tables),
-            "outcome_without": plain.nanmean().item(),
-            "lift": (skill.nanmean() - plain.nanmean()).item(),
+        written = [torch.tensor([i in line.readings for i in range(self.sizes.skills)]) for line in self.lineages]
+        return {
+            "extractor_reward": torch.cat([extractor_rewards(*t[:3]) for t in tables]),
+            "outcome": torch.cat([t[0].flatten() for t in tables]),
+            "parsed": torch.cat([t[1][there].float() for t, there in zip(tables, written, strict=True)]),
+            "audited": torch.cat([t[2][there].float() for t, there in zip(tables, written, strict=True)]),
+            "outcome_without": torch.cat([t[3].flatten() for t in tables]),
         }
-        return {name: value for name, value in numbers.items() if value == value}
 
     def _keep(self, trainer: GRPOTrainer) -> None:
         if self.bank is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from cope_gym.skills.retrieval import TaskIndex
 from cope_train.rollout.backends import Completion, Request
 from cope_train.rollout.driver import Episode, Limits, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
-from cope_train.skills.coevolution import CoEvolution, Sizes, outcomes, rows
+from cope_train.skills.coevolution import CoEvolution, Sizes, outcomes, rows, source_outcomes
 from cope_train.skills.source import source_order
-from cope_train.skills.trainer import SkillTrainer
+from cope_train.skills.trainer import SkillTrainer, extractor_entropy
 
 pytestmark = pytest.mark.train
 
@@ -72,10 +73,10 @@ def same_family(task: str, text: str) -> list[str]:
     return [other for other in TASKS if other != task and other.split("/")[0] == task.split("/")[0]][:2]
 
 
-def play(sources: list[str], make_env: Any = DoorEnv) -> tuple[CoEvolution, Rollout, Scripted]:
+def play(sources: list[str], make_env: Any = DoorEnv, sizes: Sizes = SIZES) -> tuple[CoEvolution, Rollout, Scripted]:
     backend = Scripted()
     setup = Setup(make_env, TEMPLATE, "Play.", "plain", SETUP.limits, SETUP.describe)
-    plan = CoEvolution(sources, SIZES, setup, same_family, len, (0,))
+    plan = CoEvolution(sources, sizes, setup, same_family, len, (0,))
     rollout = Rollout(plan.jobs(), setup, backend, then=plan.then)
     rollout.play()
     return plan, rollout, backend
@@ -121,6 +122,24 @@ def test_rows_are_blocks_of_n() -> None:
     assert len(made) == 3 * SIZES.blocks == 15
     assert [e.job.tag[0] for e in made] == ["extract"] * 3 + ["solve"] * 12  # type: ignore[index]
     assert [e.job.tag[2:] for e in made[3:9]] == [(i, 0, r) for r in range(2) for i in range(3)]  # type: ignore[index]
+
+
+def test_a_trained_source_is_a_block_of_its_own() -> None:
+    sizes = replace(SIZES, train_source=True)
+    plan, rollout, _ = play(["red/0"], sizes=sizes)
+    line = plan.lineages[0]
+    assert len(rollout.episodes) == 3 + 3 + 4 + 12 and sizes.blocks == 6
+    made = rows(line, sizes)
+    assert [e.job.tag[0] for e in made] == ["extract"] * 3 + ["source"] * 3 + ["solve"] * 12  # type: ignore[index]
+    assert source_outcomes(line, sizes, won).tolist() == [0.0, 0.0, 0.0]
+    assert len({e.job.seed for e in line.played.values()}) == 1
+    assert len({e.job.sampling_seed for e in line.played.values()}) == 3
+
+
+def test_a_source_draws_the_same_numbers_on_whichever_rank() -> None:
+    together = CoEvolution(["red/0", "blue/1"], SIZES, SETUP, same_family, len, (0,))
+    second = CoEvolution(["blue/1"], SIZES, SETUP, same_family, len, (0,), first=1)
+    assert together.jobs()[1].sampling_seed == second.jobs()[0].sampling_seed
 
 
 class FailingEnv(DoorEnv):
@@ -169,18 +188,8 @@ def config(folder: Path, **options: Any) -> Any:
 
 
 def test_a_run_trains_both_roles_and_reports_them(tmp_path: Path) -> None:
-    pytest.importorskip("bm25s", reason="the `skills` extra is not installed")
-    tasks = ["open door", "open box", "close door", "take key", "take box"]
-    trainer = SkillTrainer(
-        make_model(TOKENIZER),
-        config(tmp_path),
-        tasks,
-        make_env=ToyEnv,
-        system_prompt="Play.",
-        processing_class=TOKENIZER,
-    )
-    before = torch.cat([p.flatten() for p in trainer.model.parameters()]).clone()
-    trainer.train()
+    before = torch.cat([p.flatten() for p in make_model(TOKENIZER).parameters()])
+    trainer = train(tmp_path)
     assert not torch.equal(before, torch.cat([p.flatten() for p in trainer.model.parameters()]))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in lines if "skills/outcome" in line]
@@ -196,6 +205,62 @@ def test_a_run_trains_both_roles_and_reports_them(tmp_path: Path) -> None:
         json.loads(line) for line in (tmp_path / "trajectories" / "step_000000.jsonl").read_text().splitlines()
     ]
     assert [e["extra"]["role"] for e in episodes].count("extractor") == 4
+
+
+def train(folder: Path, **options: Any) -> SkillTrainer:
+    pytest.importorskip("bm25s", reason="the `skills` extra is not installed")
+    trainer = SkillTrainer(
+        make_model(TOKENIZER),
+        config(folder, **options),
+        ["open door", "open box", "close door", "take key", "take box"],
+        make_env=ToyEnv,
+        system_prompt="Play.",
+        processing_class=TOKENIZER,
+    )
+    trainer.train()
+    return trainer
+
+
+def test_a_run_that_trains_the_source(tmp_path: Path) -> None:
+    trainer = train(tmp_path, max_steps=1, skill_train_source=True, per_device_train_batch_size=8)
+    source = trainer.source
+    rewards = torch.tensor([e.trajectory.score for e in source.episodes]).view(2, 4, 2)
+    advantages = source.advantages().view(2, 4, 2)  # type: ignore[union-attr]
+    assert [e.trajectory.extra["role"] for e in source.episodes[:6]] == ["extractor"] * 2 + ["source"] * 2 + [
+        "solver"
+    ] * 2
+    for s in range(2):
+        group = rewards[s, 1]
+        expected = (group - group.mean()) / (group.std(correction=0) + 1e-6)
+        assert advantages[s, 1].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    assert advantages[:, 1].abs().sum() > 0
+    assert source.extractor_rows().nonzero().flatten().tolist() == [0, 1, 8, 9]  # type: ignore[attr-defined]
+
+
+def test_entropy_of_extractors_golden() -> None:
+    entropies = torch.tensor([[1.0, 3.0, 9.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0], [5.0, 5.0, 5.0]])
+    inputs = {
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0]]),
+        "tool_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1], [0, 0, 0]]),
+        "extractor": torch.tensor([True, False, True, True]),
+    }
+    # Rows: mean of 1 and 3; another role; 4; failed. Four rows in all, or three that count.
+    assert extractor_entropy(entropies, inputs).item() == pytest.approx((2 + 4) / 4)
+    assert extractor_entropy(entropies, inputs | {"row_scale": torch.tensor(4 / 3)}).item() == pytest.approx(2)
+
+
+def test_the_entropy_coefficient_acts_on_skills_alone(tmp_path: Path) -> None:
+    """With all advantages 0 nothing else moves the weights, and the solver's answers are not sharpened."""
+    still = {"skill_extractor_weight": 0.0, "skill_solver_weight": 0.0}
+    weights = {**still, "max_steps": 1, "optim": "sgd", "learning_rate": 0.1}
+    start = torch.cat([p.flatten() for p in make_model(TOKENIZER).parameters()])
+    moved = {}
+    for coefficient in (0.0, -0.03, -0.06):
+        trainer = train(tmp_path / str(coefficient), skill_entropy_coef=coefficient, max_grad_norm=0.0, **weights)
+        moved[coefficient] = torch.cat([p.detach().flatten() for p in trainer.model.parameters()]) - start
+    assert moved[0.0].abs().max() == 0
+    assert moved[-0.03].abs().max() > 0
+    torch.testing.assert_close(moved[-0.06], 2 * moved[-0.03], rtol=1e-2, atol=1e-7)
 
 
 def test_usable_skills_are_kept_with_their_lift(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import gymnasium
 
-from cope_gym.skills import Skill, SkillError, audit, parse_skill
+from cope_gym.skills.audit import audit
+from cope_gym.skills.skill import Skill, SkillError, parse_skill
 from cope_gym.spaces import TextSpace
 from cope_gym.trajectory import Trajectory
 
