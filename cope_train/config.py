@@ -51,6 +51,9 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
 
     # Episodes
     reward: str = knob("success", "What GRPO maximises: `success` (0 or 1) or `score` (in [0, 1]).")
+    turn_advantages: bool = knob(
+        False, "One advantage a turn, from its own reward, for episodes that end at their first wrong step (Mind2Web)."
+    )
     max_turns: int = knob(20, "Most action turns of an episode.")
     max_turn_tokens: int = knob(64, "Most sampled tokens of a turn.")
     max_episode_tokens: int = knob(4096, "Most tokens after the prompt, observations included.")
@@ -111,6 +114,16 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
                 if not self.skills
                 else "resample_budget is not possible with skills, whose groups are made of one source",
                 type="bad_option",
+            )
+        if self.turn_advantages and not self.skills and rows % self.num_generations:
+            raise InputError(
+                f"turn_advantages needs whole groups on every process: its {rows} rows (per_device_train_batch_size × "
+                f"steps_per_generation) are no multiple of num_generations={self.num_generations}",
+                type="bad_option",
+            )
+        if self.turn_advantages and (self.pad_to_multiple_of or self.use_liger_kernel):
+            raise InputError(
+                "turn_advantages are one a token: leave out pad_to_multiple_of and use_liger_kernel", type="bad_option"
             )
         if not 0 < self.straggler_share <= 1:
             raise InputError(f"straggler_share lies in (0, 1], not {self.straggler_share}", type="bad_option")

@@ -26,6 +26,7 @@ from cope_train.rollout.backends import seed_number
 from cope_train.rollout.driver import Clock, Episode, Job, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
 from cope_train.trl_adapter import record_metric
+from cope_train.turns import group_turn_advantages, in_groups, token_advantages
 
 MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -111,8 +112,11 @@ class EpisodeSource:
         return batch_rows(self.episodes, self.setup.template.end_of_turn, self.config.reward)
 
     def advantages(self) -> torch.Tensor | None:
-        """Advantages of the last rollout's rows, shape (B,); `None` leaves them to TRL."""
-        return None
+        """Advantages of the last rollout's rows, shape (B,) or (B, C); `None` leaves them to TRL."""
+        if not self.config.turn_advantages:
+            return None
+        groups = in_groups(self.episodes, self.config.num_generations)
+        return token_advantages([of for group in groups for of in group_turn_advantages(group)], self.episodes)
 
     def report(self, trainer: GRPOTrainer) -> None:
         """Records metrics of the last rollout beyond those of every rollout (all ranks call this)."""
