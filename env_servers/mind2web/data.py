@@ -113,7 +113,8 @@ def _of_hub(name: str, tell: Report) -> tuple[list[tuple[str, str]], Rows]:
     tell(f"asking the Hub for {name}")
     try:
         builder = datasets.load_dataset_builder(name)
-        urls = {str(split): [str(url) for url in urls] for split, urls in (builder.config.data_files or {}).items()}
+        found: Mapping[Any, list[Any]] = builder.config.data_files or {}
+        urls = {str(split): [str(url) for url in part] for split, part in found.items()}
         if not all(url.endswith(_JSON) for part in urls.values() for url in part) or not urls:
             return [], _rows(datasets.load_dataset(name, streaming=True))
         files = [(split, url) for split, part in urls.items() for url in sorted(part, key=in_order)]
@@ -127,13 +128,14 @@ def _of_hub(name: str, tell: Report) -> tuple[list[tuple[str, str]], Rows]:
 
 def _archives(name: str) -> list[str]:
     """Fetches `test.zip`, which no loader opens, where a data set has one."""
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi
 
     if Path(name).is_dir():
         return [str(path) for path in [Path(name) / "test.zip"] if path.is_file()]
     if not HfApi().file_exists(name, "test.zip", repo_type="dataset"):
         return []
-    return [hf_hub_download(name, "test.zip", repo_type="dataset")]
+    fetch: Callable[..., Any] = HfApi().hf_hub_download  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return [str(fetch(name, "test.zip", repo_type="dataset"))]
 
 
 def _datasets() -> Any:

@@ -56,7 +56,7 @@ class Mind2WebEpisode(Episode):
         self._recorded.append(self._gold.text)
         played = len(self._verdicts)
         self._ended = played == len(self._numbers) or (self._options["mode"] == "strict" and not verdict.correct)
-        told = {
+        told: dict[str, Any] = {
             "element_correct": verdict.element,
             "op_correct": verdict.op,
             "value_correct": verdict.value,

@@ -4,7 +4,8 @@ Nothing here is told which element the recorded action used, so nothing here can
 """
 
 # lxml is untyped, and in the benchmark's environment only.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class _Reader:
                 yield from self._zipped(path, split)
             else:
                 with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
-                    yield from ((split, row) for row in _objects(file, path))
+                    yield from ((split, row) for row in _objects(cast("IO[bytes]", file), path))
         for line in lines:
             split, row = json.loads(line)
             yield split, row

@@ -169,7 +169,7 @@ def test_play_and_check_on_the_command_line(python: Path) -> None:
 @pytest.mark.soak
 def test_200_resets_do_not_grow(python: Path, temporary: Path) -> None:
     with AdapterWorker(python, "mind2web") as worker:
-        tasks = [task["id"] for task in worker.call("tasks", split="sample")]
+        tasks = [id for id, _, _ in worker.call("tasks", split="sample")]
 
         def one(number: int) -> None:
             task = tasks[number * 7 % len(tasks)]
