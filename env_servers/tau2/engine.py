@@ -7,6 +7,7 @@ Import this module before anything of `tau2`: it sets what the package reads whi
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -97,6 +98,11 @@ def _keep_database(registry: Any, domain: str) -> None:
     def environment(*arguments: Any, **keywords: Any) -> Any:
         if not kept:
             kept.append(pickle.dumps(construct(*arguments, **keywords).tools.db))
-        return construct(*arguments, **{**keywords, "db": pickle.loads(kept[0])})
+        gc.disable()  # an airline is 76,000 new objects, none of them garbage: looking for some doubles the time
+        try:
+            database = pickle.loads(kept[0])
+        finally:
+            gc.enable()
+        return construct(*arguments, **{**keywords, "db": database})
 
     registry._domains[domain] = environment
