@@ -62,7 +62,7 @@ def load(source: Path, split: str = "train", action_format: str = "react") -> Im
     """
     if not source.exists():
         raise InputError(f"There is no {source}; give a JSON file of AgentGym or a folder of them.", type="bad_data")
-    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.suffix in _FILES)
+    files = [source] if source.is_file() else _files(source)
     imported = Imported()
     for path in files:
         for number, row in enumerate(_rows(path)):
@@ -76,6 +76,11 @@ def load(source: Path, split: str = "train", action_format: str = "react") -> Im
     if not (imported.episodes or imported.tasks):
         raise InputError(f"{source} holds no rows of AgentGym in {' or '.join(_FILES)} files.", type="bad_data")
     return imported
+
+
+def _files(folder: Path) -> list[Path]:
+    found = (path for path in folder.rglob("*") if path.suffix in _FILES)
+    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(folder).parts))
 
 
 def _rows(path: Path) -> Iterator[Row]:

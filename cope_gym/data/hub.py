@@ -24,6 +24,7 @@ from cope_gym.evaluate.panels import Panel
 from cope_gym.skills.bank import SkillBank
 from cope_gym.trajectory import Trajectory, protected
 
+_UNKNOWN_SPLIT = "test or unknown"  # a skill may quote the task that it comes from
 _EPISODE_FILES = ("experts.jsonl", "trajectories.jsonl")
 
 
@@ -113,7 +114,7 @@ def push_skills(repo: str, bank: SkillBank, *, private: bool = True, licence: st
     skills = bank.skills(retired=True)
     if not skills:
         raise InputError(f"{bank.path} holds no skill.", type="bad_data")
-    refuse_protected((skill.env, str(skill.provenance.get("split", ""))) for skill in skills)
+    refuse_protected((skill.env, str(skill.provenance.get("split", _UNKNOWN_SPLIT))) for skill in skills)
     counts = Counter(skill.env for skill in skills)
     table: list[rows.Row] = []
     for item in skills:

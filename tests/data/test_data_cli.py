@@ -1,4 +1,4 @@
-"""The commands, each in a process of its own as a user runs them; the Hub is the stand-in, named by HF_ENDPOINT."""
+"""The commands, each in a process of its own as a user runs them; those of the Hub run with the page about data."""
 
 from __future__ import annotations
 
@@ -13,50 +13,21 @@ from hub_stand_in import TOKEN, stand_in
 
 from cope_gym import trajectory
 from cope_gym.evaluate import panels
-from cope_gym.trajectory import Trajectory, Turn
-
-READ = """
-import sys, datasets
-table = datasets.load_dataset(sys.argv[1], "sciworld", split="train")
-print(table.num_rows, table[0]["task_id"], table[0]["turns"][0]["action"])
-"""
-
-
-def run(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments, cwd=folder, env=os.environ | env, capture_output=True, text=True, timeout=300, check=False
-    )
+from cope_gym.trajectory import Trajectory
 
 
 def cope(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "cope_gym", *arguments, folder=folder, **env)
+    command = [sys.executable, "-m", "cope_gym", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True, timeout=300)
 
 
-def test_push_pull_and_load_dataset_through_hf_endpoint(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="the `data` extra is not installed")
-    messages = [{"role": "user", "content": "A hall."}, {"role": "assistant", "content": "Action: go"}]
-    episode = Trajectory("sciworld", "boil/0", "train", messages=messages, turns=[Turn(0, 1, "go", (8, 10))])
-    trajectory.write(tmp_path / "a.jsonl", [episode])
+def test_what_may_not_be_published_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the `data` extra is not installed")
+    trajectory.write(tmp_path / "secret.jsonl", [Trajectory("appworld", "x_1", "train")])
     with stand_in() as hub:
-        env = {
-            "HF_ENDPOINT": hub.url,
-            "HF_TOKEN": TOKEN,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_DISABLE_XET": "1",
-        }
-        pushed = cope("data", "push", "me/walks", "a.jsonl", folder=tmp_path, **env)
-        assert pushed.returncode == 0, pushed.stderr
-        assert f"{hub.url}/datasets/me/walks" in pushed.stdout
-        pulled = cope("data", "pull", "me/walks", "--out", "pulled", folder=tmp_path, **env)
-        assert pulled.returncode == 0, pulled.stderr
-        assert list(trajectory.read(tmp_path / "pulled" / "sciworld_train.jsonl")) == [episode]
-        read = run(sys.executable, "-c", READ, "me/walks", folder=tmp_path, **env)
-        assert read.stdout.strip() == "1 boil/0 go", read.stderr
-        trajectory.write(tmp_path / "secret.jsonl", [Trajectory("appworld", "x_1", "train")])
-        before = len(hub.requests)
-        refused = cope("data", "push", "me/secret", "secret.jsonl", folder=tmp_path, **env)
-        assert refused.returncode == 2 and "may not be published in plain text" in refused.stderr
-        assert "Traceback" not in refused.stderr and len(hub.requests) == before and "me/secret" not in hub.repos
+        done = cope("data", "push", "me/x", "secret.jsonl", folder=tmp_path, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
+        assert done.returncode == 2 and "may not be published in plain text" in done.stderr
+        assert "Traceback" not in done.stderr and hub.requests == []
 
 
 def test_agentgym_files(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_stand_in import TOKEN, Hub, stand_in
+from hub_stand_in import TOKEN, Hub, Repo, stand_in
 
 hub_client = pytest.importorskip("huggingface_hub", reason="the `data` extra is not installed")
 
 from cope_gym import trajectory  # noqa: E402
+from cope_gym.data import agentgym  # noqa: E402
 from cope_gym.data import hub as our  # noqa: E402
 from cope_gym.errors import InfrastructureError, InputError  # noqa: E402
 from cope_gym.evaluate.panels import Panel  # noqa: E402
@@ -146,9 +147,23 @@ def test_what_may_not_be_published_never_leaves_the_machine(hub: Hub, tmp_path: 
     assert hub.requests == []
 
 
-def test_mind2web_training_episodes_may_be_published(hub: Hub, tmp_path: Path) -> None:
+def test_mind2web_s_training_tasks_may_be_published(hub: Hub, tmp_path: Path) -> None:
     trajectory.write(tmp_path / "x.jsonl", [walk(1, "train", "mind2web")])
     our.push(REPO, [tmp_path / "x.jsonl"])
+    known, unknown = SkillBank(tmp_path / "known.sqlite"), SkillBank(tmp_path / "unknown.sqlite")
+    known.add("mind2web", "a", Skill("a", "b"), "query", provenance={"split": "train"})
+    unknown.add("mind2web", "a", Skill("a", "b"), "query")
+    our.push_skills("me/skills", known)
+    with pytest.raises(InputError, match="1 of mind2web test or unknown may not be published"):
+        our.push_skills("me/skills", unknown)
+
+
+def test_agentgym_s_data_is_fetched_from_the_hub(hub: Hub, tmp_path: Path) -> None:
+    rows = [{"item_id": "sciworld_0"}, {"item_id": "sciworld_30"}]
+    hub.repos["AgentGym/IDs"] = Repo(False, [("c0", {"train.json": json.dumps(rows).encode(), "big.bin": b"0"})])
+    local = our.download("AgentGym/IDs", tmp_path / "ids", ["*.json", "*.jsonl"])
+    assert agentgym.load(local).tasks == {"sciworld": ["boil/0", "melt/0"]}
+    assert not (local / "big.bin").exists()
 
 
 def test_skills_travel(hub: Hub, tmp_path: Path) -> None:
