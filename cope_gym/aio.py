@@ -65,7 +65,7 @@ class AsyncClient:
         patience: How long calls wait.
         connections: Open connections a server; further calls wait for one.
 
-    Example:
+    Examples:
         >>> async with AsyncClient("http://127.0.0.1:8420") as client:
         ...     session = await client.create("sciworld", "boil/0")
         ...     reply = await session.step("look around")

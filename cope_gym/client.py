@@ -38,7 +38,7 @@ class Client:
         token: Bearer token; by default `$COPE_TOKEN`.
         patience: How long calls wait.
 
-    Example:
+    Examples:
         >>> with Client("http://127.0.0.1:8000") as client:
         ...     session = client.create("sciworld", task_id="boil/0")
         ...     reply = session.step("look around")

@@ -32,7 +32,7 @@ class CopeEnv(gym.Env[str, Any]):
         session: The running episode, `None` before `reset`.
         client: Its connection, shared by all environments of the process with the same address and token.
 
-    Example:
+    Examples:
         >>> env = gym.make("cope/SciWorld-v0", task_id="boil/0")
         >>> observation, info = env.reset(seed=0)
         >>> observation, reward, terminated, truncated, info = env.step("look around")

@@ -60,7 +60,7 @@ def tasks(
     Raises:
         InputError: No such environment or split; the message has near names.
 
-    Example:
+    Examples:
         >>> cope_gym.tasks("sciworld", split="dev")[:2]
     """
     name = short_name(env)
