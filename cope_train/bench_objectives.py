@@ -1,6 +1,6 @@
 """What forecasting and temporal ensemble cost: the update alone, against TRL's fused head, on random weights.
 
-    python -m cope_train.bench_objectives --turns 5 10 20 40 --json objectives.json
+    cope bench objectives --turns 5 --turns 20 --json objectives.json
 
 Three arms on the same episodes: `stock` (log-probs and entropies of the policy's tokens by TRL's fused head, batch
 left-padded), `packed` and `unpacked` (the same and both objectives, every trajectory branched). No rollout, no
@@ -9,12 +9,12 @@ optimizer: forward and backward of one micro-batch. The first passes, in which k
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from trl.trainer.utils import add_fused_lm_head
 
+from cope_gym.errors import InputError
 from cope_train.objective_passes import Hidden, Passes, PassOptions
 from cope_train.objectives.forecasting import forecast_loss
 from cope_train.objectives.projection import score
@@ -39,6 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
              "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
 }  # fmt: skip
+ARMS = ("stock", "packed", "unpacked")
 
 
 def make_sample(turns: int, horizon: int, vocabulary: int, rng: random.Random) -> Sample:
@@ -140,48 +142,64 @@ def measure(step: Callable[[], torch.Tensor], model: Any, device: torch.device, 
     return {"seconds": statistics.median(seconds[2:]), "peak_gb": peak, "loss": value}
 
 
-def main() -> None:
-    """Runs all arms and prints one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, nargs="+", default=[5, 10, 20, 40])
-    parser.add_argument("--arms", nargs="+", default=["stock", "packed", "unpacked"])
-    parser.add_argument("--shape", choices=SHAPES, default="135m")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--horizon", type=int, default=3)
-    parser.add_argument("--vary", type=float, default=0.0, help="Spread of episode lengths, 0 to 1.")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    device = torch.device(args.device)
+@dataclass(frozen=True)
+class Setting:
+    """What is measured; see `cope bench objectives --help`."""
+
+    turns: Sequence[int] = (5, 10, 20, 40)
+    arms: Sequence[str] = ("stock", "packed", "unpacked")
+    shape: str = "135m"
+    batch: int = 8
+    horizon: int = 3
+    vary: float = 0.0
+    repeats: int = 5
+    checkpointing: bool = False
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, given, known in (("shape", [self.shape], SHAPES), ("arm", self.arms, ARMS)):
+            if unknown := set(given) - set(known):
+                raise InputError(
+                    f"there is no {name} '{unknown.pop()}'; there are {', '.join(known)}", type="bad_option"
+                )
+
+
+def run(setting: Setting, out: Path | None = None) -> list[dict[str, Any]]:
+    """Measures all arms and prints one line each.
+
+    Args:
+        setting: What.
+        out: File for all lines.
+    """
+    device = torch.device(setting.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=32768, **SHAPES[args.shape]))
+    model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=32768, **SHAPES[setting.shape]))
     model = model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).train()
-    if args.checkpointing:
+    if setting.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     packed, unpacked = (Passes(model, device, 0, PassOptions(packed=on)) for on in (True, False))
-    vocabulary, results = SHAPES[args.shape]["vocab_size"], []
-    for turns in args.turns:
-        rng = random.Random(turns)
-        lengths = [max(1, round(turns * (1 - args.vary * rng.random()))) for _ in range(args.batch)]
-        samples = [make_sample(n, args.horizon, vocabulary, rng) for n in lengths]
-        arms: dict[str, Callable[[], torch.Tensor]] = {
+    results: list[dict[str, Any]] = []
+    for turns in setting.turns:
+        samples = _samples(setting, turns)
+        steps: dict[str, Callable[[], torch.Tensor]] = {
             "stock": lambda s=samples: stock_loss(model, s, device),
             "packed": lambda s=samples: joint_loss(packed.packed(model, s), s),
             "unpacked": lambda s=samples: unpacked_loss(unpacked, model, s),
         }
-        base = None
-        for arm in args.arms:
-            line = {"turns": turns, "arm": arm, **measure(arms[arm], model, device, args.repeats)}
+        base = float("nan")
+        for arm in setting.arms:
+            line = {"turns": turns, "arm": arm, **measure(steps[arm], model, device, setting.repeats)}
             base = line["seconds"] if arm == "stock" else base
-            line["ratio"] = line["seconds"] / base if base else float("nan")
-            results.append(line)
-            print(json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in line.items()}), flush=True)  # noqa: T201
-    if args.json:
-        args.json.write_text(json.dumps({"arguments": vars(args) | {"json": str(args.json)}, "results": results}))
+            results.append(line | {"ratio": line["seconds"] / base})
+            shown = {k: round(v, 5) if isinstance(v, float) else v for k, v in results[-1].items()}
+            print(json.dumps(shown), flush=True)  # noqa: T201
+    if out:
+        out.write_text(json.dumps({"setting": asdict(setting), "results": results}))
+    return results
 
 
-if __name__ == "__main__":
-    main()
+def _samples(setting: Setting, turns: int) -> list[Sample]:
+    rng = random.Random(turns)
+    lengths = [max(1, round(turns * (1 - setting.vary * rng.random()))) for _ in range(setting.batch)]
+    return [make_sample(n, setting.horizon, SHAPES[setting.shape]["vocab_size"], rng) for n in lengths]

@@ -74,6 +74,40 @@ def launch(
         raise typer.Exit(script.launch(order))
 
 
+def bench_objectives(
+    turns: Annotated[
+        list[int] | None, typer.Option(help="Turns an episode; again for more. Default: 5 10 20 40.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="stock, packed, unpacked; again for more. Default: all.")
+    ] = None,
+    shape: Annotated[str, typer.Option(help="Shape of the model: tiny, 135m, 1.5b.")] = "135m",
+    batch: Annotated[int, typer.Option(min=1, help="Episodes of the micro-batch.")] = 8,
+    horizon: Annotated[int, typer.Option(min=1, help="K, actions a forecast.")] = 3,
+    vary: Annotated[float, typer.Option(min=0, max=1, help="Spread of episode lengths.")] = 0.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes; the median counts.")] = 5,
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="With gradient checkpointing.")] = False,
+    device: Annotated[str | None, typer.Option(help="cuda where there is one, else cpu.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+) -> None:
+    """What forecasting and temporal ensemble cost: update time and memory against TRL's fused head."""
+    script: Any = _load("bench objectives", "cope_train.bench_objectives")
+    script.run(
+        script.Setting(
+            turns or [5, 10, 20, 40],
+            arm or ["stock", "packed", "unpacked"],
+            shape,
+            batch,
+            horizon,
+            vary,
+            repeats,
+            checkpointing,
+            device,
+        ),
+        json,
+    )
+
+
 def _load(command: str, module: str) -> Any:
     """Imports what needs torch and trl, when it is needed."""
     try:

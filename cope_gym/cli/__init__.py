@@ -44,7 +44,10 @@ def build() -> typer.Typer:
     app.add_typer(skills.skills, name="skills")
     app.add_typer(skills.retrieval, name="retrieval")
     for entry in sorted(entry_points(group="cope.commands"), key=lambda entry: entry.name):
-        _mount(app, entry, f"cope {entry.name}")
+        command = _mount(app, entry, f"cope {entry.name}")
+        if isinstance(command, typer.Typer):  # other packages add to it, e.g. to `cope bench`
+            for part in entry_points(group=f"cope.{entry.name}"):
+                _mount(command, part, f"cope {entry.name} {part.name}")
     for entry in entry_points(group="cope.data.import"):
         _mount(data.imports, entry, f"cope data import {entry.name}")
     return app
@@ -75,16 +78,17 @@ def _options(
     """Train and evaluate language agents in long interactive tasks."""
 
 
-def _mount(app: typer.Typer, entry: EntryPoint, words: str) -> None:
+def _mount(app: typer.Typer, entry: EntryPoint, words: str) -> Any:
     try:
         command = entry.load()
     except ModuleNotFoundError as error:
         app.command(entry.name, help="Not installed here.")(_missing(entry, words, error))
-        return
+        return None
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=entry.name)
     else:
         app.command(entry.name)(command)
+    return command
 
 
 def _missing(entry: EntryPoint, words: str, error: ModuleNotFoundError) -> Any:

@@ -1,0 +1,33 @@
+"""`cope bench objectives`: every arm runs, packed and unpacked mean the same, and the command is where it belongs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cope_gym.cli import build
+from cope_gym.errors import InputError
+from cope_train.bench_objectives import Setting
+
+pytestmark = pytest.mark.train
+
+
+def test_the_command_measures_every_arm(tmp_path: Path) -> None:
+    out = tmp_path / "objectives.json"
+    words = ["bench", "objectives", "--turns", "3", "--shape", "tiny", "--batch", "2", "--repeats", "1"]
+    done = CliRunner().invoke(build(), [*words, "--device", "cpu", "--json", str(out)], catch_exceptions=False)
+    assert done.exit_code == 0
+    results = {line["arm"]: line for line in json.loads(out.read_text())["results"]}
+    assert list(results) == ["stock", "packed", "unpacked"] and len(done.stdout.splitlines()) == 3
+    assert results["packed"]["loss"] == pytest.approx(results["unpacked"]["loss"], abs=1e-4)
+    assert results["packed"]["loss"] > results["stock"]["loss"] and results["packed"]["ratio"] > 1
+
+
+def test_what_there_is_not_is_named() -> None:
+    with pytest.raises(InputError, match="no shape '7b'; there are tiny, 135m"):
+        Setting(shape="7b")
+    with pytest.raises(InputError, match="no arm 'half'"):
+        Setting(arms=["half"])
