@@ -258,7 +258,7 @@ def main() -> None:
     one = commands.add_parser("run")
     one.add_argument("--seed", type=int, required=True)
     one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    one.add_argument("--arms", nargs="*", default=list(ARMS), choices=ARMS)
     every = commands.add_parser("summary")
     every.add_argument("folder", type=Path)
     every.add_argument("--out", type=Path, required=True)
