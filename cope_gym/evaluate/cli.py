@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +15,17 @@ from rich.table import Table
 
 from cope_gym.cli.common import BaseUrl, Options, err, out
 from cope_gym.errors import InputError
-from cope_gym.evaluate import panels, policies, report
+from cope_gym.evaluate import panels, policies, report, runs
 from cope_gym.evaluate.compare import compare as run_comparison
 from cope_gym.evaluate.runner import Evaluation, conclude
 from cope_gym.evaluate.runner import evaluate as run_evaluation
 from cope_gym.evaluate.scripted import LISTS_ON_REQUEST
 from cope_gym.evaluate.service import Service
+from cope_gym.evaluate.skills import write_lift
 from cope_gym.server import connect
+from cope_gym.skills.bank import SkillBank, open_bank
+from cope_gym.skills.lookup import BankLookup
+from cope_gym.skills.retrieval import DEFAULT_ENCODER
 from cope_gym.trajectory import Trajectory
 
 Settings = Annotated[
@@ -51,6 +55,11 @@ def evaluate(
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Play nothing; make a result of what the folder holds.")
     ] = False,
+    skills: Annotated[
+        Path | None,
+        typer.Option(help="Skill bank: play all without and with its skills, and report their lift."),
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="Finds the skills: `minilm`, `bm25`, or a model.")] = DEFAULT_ENCODER,
     base_url: BaseUrl = None,
 ) -> None:
     """Evaluates a policy on a panel. An interrupted run continues with the same command."""
@@ -64,14 +73,22 @@ def evaluate(
     else:
         try:
             how = _How(samples, seed, concurrency, max_turns, protocol, _text(system_prompt))
+            if skills:
+                bank = open_bank(skills)
+                both = replace(how, skills=BankLookup(bank, chosen.env, encoder))
+                _with_skills(chosen, policy, folder, pairs(settings), both, base_url, bank)
+                return
             result = _play(chosen, policy, folder, pairs(settings), how, base_url)
         except KeyboardInterrupt:
             err.print("Interrupted. What was played is kept; the same command continues.")
             raise
     out.print(_table(result))
     out.print(f"Result: {folder / 'result.json'}   Look at it: cope view {folder}")
-    if result["errors"]:
-        count = len(result["errors"])
+    _mention_errors(result)
+
+
+def _mention_errors(*results: Mapping[str, Any]) -> None:
+    if count := sum(len(result["errors"]) for result in results):
         err.print(
             f"[yellow]{count} episodes failed by infrastructure and are not scored; the same command tries again.[/]"
         )
@@ -86,6 +103,36 @@ class _How:
     max_turns: int | None
     protocol: str | None
     system: str | None
+    skills: BankLookup | None = None
+
+
+def _with_skills(
+    chosen: panels.Panel,
+    policy: str,
+    folder: Path,
+    settings: Mapping[str, Any],
+    how: _How,
+    base_url: str | None,
+    bank: SkillBank,
+) -> None:
+    without, with_skills = folder / "without_skills", folder / "with_skills"
+    results = [
+        _play(chosen, policy, without, settings, replace(how, skills=None), base_url),
+        _play(chosen, policy, with_skills, settings, how, base_url),
+    ]
+    rows = write_lift(runs.evaluation(without), runs.evaluation(with_skills), bank, folder)
+    out.print(_lift_table(chosen.name, rows))
+    out.print(f"Result: {folder / 'lift.json'}   Look at it: {(folder / 'lift.html').resolve().as_uri()}")
+    _mention_errors(*results)
+
+
+def _lift_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("tasks", "number", "with a skill", "without", "with", "lift", "p", title=f"Skills on {name}")
+    for row in rows:
+        rates = [f"{row[arm]:.3f}" for arm in ("without", "with")]
+        lift, p = _with_interval(row["difference"], "+"), _p_value(row["p_value"])
+        table.add_row(row["group"], str(row["difference"]["tasks"]), str(row["tasks_with_skill"]), *rates, lift, p)
+    return table
 
 
 def _tasks(panel: str, base_url: str | None) -> panels.Panel:
@@ -113,6 +160,7 @@ def _play(
             seed=how.seed,
             versions=service.versions(),
             concurrency=1 if policy == "human" else how.concurrency,
+            skills=how.skills,
         )
         with _progress() as bar:
             task = bar.add_task(f"{player.name} on {chosen.name}", total=None, solved="")

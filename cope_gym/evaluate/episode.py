@@ -16,6 +16,7 @@ import gymnasium as gym
 from cope_gym.actions import ParsedAction, parse
 from cope_gym.errors import InputError
 from cope_gym.evaluate.policies import Prompt, Reply
+from cope_gym.skills.lookup import BankLookup
 from cope_gym.trajectory import Trajectory, Turn
 
 TextEnv = gym.Env[str, Any]
@@ -59,14 +60,31 @@ def derived_seed(*parts: object) -> int:
 
 
 def play(
-    env: TextEnv, act: Callable[[Prompt], Reply], item: Item, rules: Rules, options: Mapping[str, Any], policy: str
+    env: TextEnv,
+    act: Callable[[Prompt], Reply],
+    item: Item,
+    rules: Rules,
+    options: Mapping[str, Any],
+    policy: str,
+    skills: BankLookup | None = None,
 ) -> Trajectory:
     """Plays one episode to its end.
+
+    Args:
+        env: The environment.
+        act: The policy.
+        item: What to play.
+        rules: How.
+        options: Environment options.
+        policy: Its name.
+        skills: Gives the skill that conditions the episode.
 
     Raises:
         CopeError: The service or the policy's endpoint failed, or the task or an option is unknown.
     """
     observation, info = env.reset(seed=item.seed, options={**options, "task_id": item.task_id})
+    skill = skills.find(item.task_id, str(info.get("task_description", observation))) if skills else None
+    system = skills.condition(rules.system, skill) if skills else rules.system
     episode = Trajectory(
         env=rules.env,
         task_id=item.task_id,
@@ -76,7 +94,8 @@ def play(
         policy=policy,
         sample=item.sample,
         options=dict(options),
-        messages=[{"role": "system", "content": rules.system}] if rules.system else [],
+        messages=[{"role": "system", "content": system}] if system else [],
+        extra={"skill": skill.id, "skill_source": skill.source_task} if skill else {},
     )
     _observe(episode, observation, info, rules)
     for index in range(rules.max_turns):

@@ -11,7 +11,9 @@ from cope_gym import trajectory
 from cope_gym.errors import InputError
 from cope_gym.evaluate import curves, plots, runs, summary, viewer
 from cope_gym.evaluate.runs import Evaluated
+from cope_gym.evaluate.skills import bank_rows
 from cope_gym.evaluate.viewer import Page, Run
+from cope_gym.skills.bank import SkillBank
 from cope_gym.trajectory import Trajectory
 
 _MEASURES = ("success", "score")
@@ -48,11 +50,17 @@ def report(run_dir: str | Path, title: str = "") -> Path:
         tiles=summary.tiles(evaluated, training, rows, trend=True),
         curves=charts,
         comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
+        skills=_skills(folder),
         facts=summary.facts(evaluated),
     )
     if plots.available():
         draw(folder, charts, evaluated)
     return viewer.write(page, folder / "report.html")
+
+
+def _skills(folder: Path) -> list[dict[str, Any]]:
+    bank = folder / "skills.sqlite"
+    return bank_rows(SkillBank(bank)) if bank.is_file() else []
 
 
 def view(paths: Sequence[str], out: Path, title: str = "", show_protected: bool = False) -> Path:

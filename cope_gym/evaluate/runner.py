@@ -22,6 +22,7 @@ from cope_gym.evaluate.panels import Panel
 from cope_gym.evaluate.policies import Policy, Prompt, Reply
 from cope_gym.evaluate.results import summarise
 from cope_gym.evaluate.store import Key, Store
+from cope_gym.skills.lookup import BankLookup
 from cope_gym.trajectory import Trajectory
 
 Progress = Callable[[Trajectory, int, int], None]
@@ -40,6 +41,7 @@ class Evaluation:
         versions: Versions and data digests of what plays.
         concurrency: Episodes at the same time.
         attempts: How often an episode is tried when infrastructure fails.
+        skills: Puts a skill of a bank before every episode.
     """
 
     panel: Panel
@@ -49,6 +51,7 @@ class Evaluation:
     versions: Mapping[str, Any] = field(default_factory=dict[str, Any])
     concurrency: int = 8
     attempts: int = 3
+    skills: BankLookup | None = None
 
     def items(self) -> list[Item]:
         """Returns the planned episodes in their final order."""
@@ -75,6 +78,7 @@ class Evaluation:
             "samples": self.samples,
             "seed": self.seed,
             "versions": dict(self.versions),
+            **({"skills": dict(self.skills.settings)} if self.skills else {}),
         }
 
 
@@ -225,7 +229,8 @@ class _Pool:
         if env is None:
             env = self._local.env = self._make_env()
             self._envs.append(env)
-        episode = play(env, self._stoppable, item, evaluation.rules, evaluation.panel.options, self._policy.name)
+        options, name = evaluation.panel.options, self._policy.name
+        episode = play(env, self._stoppable, item, evaluation.rules, options, name, evaluation.skills)
         episode.versions = dict(evaluation.versions)
         return episode
 

@@ -87,6 +87,22 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row.get("step"), int)]
 
 
+def recorded(path: Path) -> list[Trajectory]:
+    """Reads the episodes of a trajectory file, an evaluation, or all evaluations of a run.
+
+    Raises:
+        InputError: There are none.
+    """
+    if path.is_file():
+        return list(trajectory.read(path))
+    if is_evaluation(path):
+        return list(evaluation(path).episodes)
+    found = [episode for one in evaluations(path) for episode in one.episodes]
+    if not found:
+        raise InputError(f"{path} holds no recorded episodes; name a file or an evaluation.", type="no_run")
+    return found
+
+
 def training_episodes(run: Path, most: int = MOST_EPISODES) -> list[Trajectory]:
     """Reads recorded training episodes: of many, those of evenly spread steps, the first and the last among them."""
     by_step: dict[str, list[Path]] = {}

@@ -54,6 +54,7 @@ class Page:
         tiles: `{"label", "value", "note"}` each, and `change`, `since`, `direction` where there is a reference.
         curves: `{"group", "name", "lines": [{"run", "points": [[step, value]]}]}` each.
         comparisons: `{"a", "b", "measure", …}` with indices into `runs` and the fields of `statistics.Paired`.
+        skills: Rows of a skill bank's table, see `skills.bank_rows`.
         facts: Name → text, for the last section.
         show_protected: Also embed messages that their benchmark wants kept out of plain text.
     """
@@ -65,6 +66,7 @@ class Page:
     tiles: Sequence[Mapping[str, str]] = ()
     curves: Sequence[Mapping[str, Any]] = ()
     comparisons: Sequence[Mapping[str, Any]] = ()
+    skills: Sequence[Mapping[str, Any]] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     show_protected: bool = False
 
@@ -214,6 +216,7 @@ def _index(
         "tiles": list(page.tiles),
         "curves": list(page.curves),
         "comparisons": list(page.comparisons),
+        "skills": list(page.skills),
         "errors": errors,
         "facts": dict(page.facts),
         "episodes": columns,

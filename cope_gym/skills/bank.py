@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cope_gym.errors import InputError
 from cope_gym.skills.skill import Skill, SkillError
 
 _SCHEMA = """
@@ -138,6 +140,15 @@ class SkillBank:
             self.retire(skill_id, f"lift at most {max_lift:g} after {min_uses} uses or more")
         return ids
 
+    def differences(self, skill_id: str) -> dict[str, list[float]]:
+        """Returns, by task, outcome minus baseline of every use that has one: a lift's interval is made of them."""
+        query = "SELECT task_id, outcome - baseline FROM uses WHERE skill_id = ? AND baseline IS NOT NULL"
+        by_task: dict[str, list[float]] = defaultdict(list)
+        with self._connection() as connection:
+            for task_id, difference in connection.execute(query, (skill_id,)):
+                by_task[task_id].append(difference)
+        return dict(by_task)
+
     def get(self, skill_id: str) -> BankedSkill:
         """Returns one skill.
 
@@ -205,6 +216,23 @@ class SkillBank:
                 yield connection
         finally:
             connection.close()
+
+
+def open_bank(path: Path) -> SkillBank:
+    """Opens a bank that is there already.
+
+    Raises:
+        InputError: There is none, or the file is none.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"There is no skill bank {path}; a run with `skills: true` writes one, or `cope skills import`.",
+            type="bad_request",
+        )
+    try:
+        return SkillBank(path)
+    except ValueError as error:
+        raise InputError(f"{error}.", type="bad_request") from error
 
 
 def _banked(

@@ -190,6 +190,7 @@ class RemoteIndex:
         return [Hit(Document(**hit["document"]), hit["score"]) for hit in hits]
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        fault = ""
         for attempt in range(self._attempts):
             if attempt:
                 time.sleep(min(0.25 * 2**attempt, 10.0))
@@ -204,7 +205,7 @@ class RemoteIndex:
             if reply.status_code < 500:
                 raise InputError(f"The retrieval server {self.url} refuses: {_detail(reply)}", type="bad_request")
         raise InfrastructureError(
-            f"The retrieval server {self.url} does not answer ({fault}); start it with `cope retrieval serve`.",  # pyright: ignore[reportPossiblyUnboundVariable]
+            f"The retrieval server {self.url} does not answer ({fault}); start it with `cope retrieval serve`.",
             type="retrieval",
             retryable=True,
         )

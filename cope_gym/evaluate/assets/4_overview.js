@@ -8,6 +8,7 @@ function overview() {
   if (INDEX.runs.some((run) => run.metrics)) page.append(evaluationTable());
   if (INDEX.comparisons.length) page.append(comparisonTable());
   if (INDEX.curves.length) page.append(learning());
+  if (INDEX.skills.length) page.append(skillTable());
   if (INDEX.errors.length) page.append(errorTable());
   if (Object.keys(INDEX.facts).length) page.append(factList());
   return h("div", { class: "overview", tabindex: "-1" }, page);
@@ -113,6 +114,22 @@ function learning() {
       charts.map((chart) => curve(chart.name, chart.lines.map((line) => ({ colour: tint.get(line.run), points: line.points, band: line.band }))))));
   }
   return block;
+}
+
+function skillTable() {
+  const lifts = INDEX.skills.map((skill) => skill.lift).filter(Boolean);
+  const widest = Math.max(0.05, ...lifts.flatMap((lift) => [lift.low, lift.high, lift.value].map((v) => Math.abs(v ?? 0))));
+  const show = (v) => signed(v);
+  const rows = INDEX.skills.map((skill) => h("tr", {},
+    h("td", {}, h("details", { class: "more-facts" }, h("summary", { title: skill.id }, skill.name), h("pre", {}, skill.card))),
+    h("td", { class: "mono", title: skill.provenance }, skill.source),
+    h("td", { class: "r" }, number(skill.uses)),
+    h("td", { class: "r" }, percent(skill.outcome)),
+    h("td", {}, withInterval(skill.lift, show, skill.lift?.value < 0 ? "var(--failed)" : "var(--solved)", -widest, widest)),
+    h("td", { style: "white-space:normal" }, skill.retired ? h("span", { class: "badge warn" }, `retired: ${skill.retired}`) : "")));
+  const head = ["Skill", "Source task", "Uses", "Success with it", "Lift", ""];
+  return section("Skill bank", "Lift is success with the skill minus success without one on the same tasks, with its 95 % interval over tasks. Open a skill to read it; its origin shows over the source task.",
+    h("div", { class: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, head.map((text, i) => h("th", { class: i === 2 || i === 3 ? "r" : null }, text)))), h("tbody", {}, rows))));
 }
 
 function errorTable() {
