@@ -92,7 +92,7 @@ _ENTRIES = (
         title="Mind2Web",
         gym_id="cope/Mind2Web-v0",
         adapter="env_servers.mind2web.adapter:ADAPTER",
-        python_requires=">=3.9",
+        python_requires=">=3.10",
     ),
 )
 
