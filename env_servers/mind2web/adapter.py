@@ -36,7 +36,7 @@ class Mind2WebAdapter(Adapter):
         name="mind2web",
         sessions_per_worker=512,
         concurrency="interleaved",
-        python_requires=">=3.9",
+        python_requires=">=3.10",
         deterministic=True,
         max_steps=50,
         step_timeout=30.0,

@@ -73,9 +73,14 @@ class Recording:
 
 
 def split_of(name: str) -> str | None:
-    """Returns the split that a published file belongs to by its name or folder, e.g. `data/train/train_10.json`."""
+    """Returns the split that a published file belongs to by its name or folder, e.g. `data/train/train_10.json`.
+
+    A file that is called `test` and no more is in none: a folder's name shall not make training data of it.
+    """
     found = _SPLIT_IN_NAME.findall(name.lower())
-    return re.sub(r"test[_-]?", "test_", found[-1]) if found else None
+    if not found or (found[-1] == "train" and "test" in re.split(r"[/\\]", name.lower())[-1]):
+        return None
+    return re.sub(r"test[_-]?", "test_", found[-1])
 
 
 def in_order(name: str) -> tuple[str | int, ...]:

@@ -273,6 +273,8 @@ def test_the_command(tmp_path: Path) -> None:
         ("train/test_task_1.json", "test_task"),
         ("trainer/notes.json", None),
         ("test.json", None),
+        ("train/test.json", None),
+        ("train/part_1.json", "train"),
     ],
 )
 def test_splits_of_file_names(name: str, split: str | None) -> None:
