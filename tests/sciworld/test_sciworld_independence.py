@@ -115,13 +115,18 @@ def test_the_recipe_of_upstream_issue_33_always_gives_steam(worker: AdapterWorke
     assert all(run == runs[0] for run in runs)
 
 
-def test_searching_a_gold_path_disturbs_no_session(worker: AdapterWorker) -> None:
+def test_searching_a_gold_path_and_warming_disturb_no_session(worker: AdapterWorker) -> None:
+    asked: dict[str, dict[str, Any]] = {
+        "": {},
+        "gold": {"task_id": "find-plant/8", "options": {"simplifications": "openDoors"}},
+        "warm": {},
+    }
     seen: list[list[Any]] = []
-    for gold in (False, True):
+    for op, arguments in asked.items():
         trace = Trace(worker, "s", "melt/7", {"simplifications": "easy"})
         for number, action in enumerate(ACTIONS):
-            if gold and number == 12:
-                worker.call("gold", task_id="find-plant/8", options={"simplifications": "openDoors"})
+            if op and number == 12:
+                worker.call(op, **arguments)
             trace.step(action)
         seen.append(trace.end())
-    assert seen[0] == seen[1]
+    assert seen[0] == seen[1] == seen[2]
