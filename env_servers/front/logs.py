@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **{key: value for key, value in vars(record).items() if key not in _STANDARD},
+            **{key: value for key, value in vars(record).items() if key not in _STANDARD and key[0] != "_"},
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
