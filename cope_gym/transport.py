@@ -204,6 +204,7 @@ class Transport:
                 auth=self._authorise,
                 timeout=(waits.connect, waits.read),
                 allow_redirects=False,
+                **self._surroundings(base),
             )
         except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema):
             raise InputError(
@@ -222,8 +223,20 @@ class Transport:
             request.headers["Authorization"] = f"Bearer {self.token}"
         return request
 
+    def _surroundings(self, base: str) -> dict[str, Any]:
+        """Proxies and certificates of the environment, looked up once a server: that takes as long as a call."""
+        found = self._settings.get(base)
+        if found is None:
+            with requests.Session() as session:
+                session.proxies = self._http.proxies
+                asked: Any = session.merge_environment_settings(base, {}, None, None, None)
+            found = self._settings[base] = {"proxies": asked["proxies"], "verify": asked["verify"]}
+        return found
+
     def _connect(self) -> requests.Session:
+        self._settings: dict[str, dict[str, Any]] = {}
         http = requests.Session()
+        http.trust_env = False
         for scheme in ("http://", "https://"):
             http.mount(scheme, HTTPAdapter(pool_connections=64, pool_maxsize=1024))
         # A proxy of the environment must not come between a client and a server on its own machine.

@@ -46,6 +46,7 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         if "/" in name and not name.startswith("told"):
             record_metric(trainer, name, value / max(total[name.split("/")[0]], 1.0))
     for name, seconds in (
+        ("rollout_start", clock.start),
         ("generate", clock.generate),
         ("environment", clock.environment),
         ("environment_waiting", clock.waiting),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import gymnasium
@@ -119,8 +120,9 @@ class Setup:
 
 @dataclass
 class Clock:
-    """Seconds of one rollout: sampling, environment calls (summed over episodes), idle waiting, and all of it."""
+    """Seconds of one rollout: before the first turn, sampling, environment calls (summed), idle waiting, all of it."""
 
+    start: float = 0.0
     generate: float = 0.0
     environment: float = 0.0
     waiting: float = 0.0
@@ -155,10 +157,12 @@ class Rollout:
         self._attempts = [0] * len(jobs)
         self._environments: dict[int, gymnasium.Env[Any, Any]] = {}
         self._calls: dict[Future[Any], int] = {}
+        self._answered: SimpleQueue[Future[Any]] = SimpleQueue()
         self._queued: set[int] = set()
         self._due: dict[int, float] = {}  # of live episodes with a deadline
         self._over = 0
         self._last_call: float | None = None
+        self._started = 0.0
         self._given_up: dict[int, Future[Any]] = {}
         threads = setup.threads if then else min(setup.threads, len(jobs))
         self._pool = ThreadPoolExecutor(max(threads, 1), "environment")
@@ -172,7 +176,7 @@ class Rollout:
         Raises:
             CopeError: The service refuses a call as wrong, so that trying again would not help.
         """
-        started = time.perf_counter()
+        self._started = time.perf_counter()
         try:
             for index in range(len(self.episodes)):
                 self._start(index)
@@ -183,7 +187,7 @@ class Rollout:
                     self._generate()
         finally:
             self._release()
-        self.clock.total = time.perf_counter() - started
+        self.clock.total = time.perf_counter() - self._started
         return self.episodes
 
     def _fresh(self, job: Job) -> Episode:
@@ -201,7 +205,9 @@ class Rollout:
             finally:
                 self.clock.environment += time.perf_counter() - started
 
-        self._calls[self._pool.submit(timed)] = index
+        future = self._pool.submit(timed)
+        self._calls[future] = index
+        future.add_done_callback(self._answered.put)
 
     def _start(self, index: int) -> None:
         seconds = self._setup(self.episodes[index]).limits.seconds
@@ -220,13 +226,11 @@ class Rollout:
             return
         started = time.perf_counter()
         batching = self.setup.ordered or (self.backend.batches and self._queued)
-        if self.setup.ordered:
-            timeout = None
-        elif self._queued:
-            timeout = self.setup.gather_seconds if self.backend.batches else 0.0
-        else:
+        if self.setup.ordered or not self._queued:
             timeout = self._patience()
-        done, _ = wait(self._calls, timeout, ALL_COMPLETED if batching else FIRST_COMPLETED)
+        else:
+            timeout = self.setup.gather_seconds if self.backend.batches else 0.0
+        done = self._take(timeout, len(self._calls) if batching else 1)
         self.clock.waiting += time.perf_counter() - started
         for future in sorted(done, key=self._calls.__getitem__):
             index = self._calls.pop(future)
@@ -241,6 +245,22 @@ class Rollout:
                 self._continue(index)
             else:
                 self._observe(index, *result)
+
+    def _take(self, timeout: float | None, wanted: int) -> list[Future[Any]]:
+        """Waits until so many calls have been answered or the time is over; takes all that have been."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        done: list[Future[Any]] = []
+        while True:
+            late = len(done) >= wanted or (ends is not None and time.monotonic() >= ends)
+            rest = None if ends is None else max(ends - time.monotonic(), 0.0)
+            try:
+                future = self._answered.get_nowait() if late else self._answered.get(timeout=rest)
+            except Empty:
+                if late:
+                    return done
+                continue
+            if future in self._calls:  # else its episode has been given up
+                done.append(future)
 
     def _patience(self) -> float | None:
         """Seconds until an episode has to be cut off."""
@@ -327,6 +347,7 @@ class Rollout:
         if episode.trajectory.terminated or episode.trajectory.truncated:
             self._end(index)
             return
+        self.clock.start = self.clock.start or time.perf_counter() - self._started
         room = limits.episode_tokens - episode.buffer.completion_length
         seed = (*episode.job.sampling_seed, len(episode.trajectory.turns))
         self.backend.submit(Request(index, list(episode.buffer.ids), min(limits.turn_tokens, room), seed))

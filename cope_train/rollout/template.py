@@ -7,7 +7,7 @@ which token ends a turn, which tokens a user message adds, and where the generat
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonprefix
@@ -38,6 +38,16 @@ class Suffix:
 
 # Two dummy replies that share neither their first nor their last token: what they share is the template's.
 _REPLIES = ("alpha", "echo")
+# Beginnings, ends and insides that could run together with what stands around them.
+_PROBES = (
+    "You see a door.",
+    "1",
+    "\u00fcn\u00ef \U0001f6aa \u4e2d",
+    "a\n\n  b\tc",
+    '"quoted"',
+    ".",
+    "<tool_response>x</tool_response>",
+)
 
 
 class ChatTemplate:
@@ -70,11 +80,14 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.kwargs = dict(kwargs or {})
+        self._decode = _decoder(tokenizer)
+        self._last_known: _Known | None = None
         self.system_role = self._accepts([{"role": "system", "content": "s"}, *_user("u")])
         self.end_of_turn = self._find_end_of_turn()
         self.stop_ids = tuple(dict.fromkeys([self.end_of_turn, *stop_ids]))
         self._lead = self._find_lead()
         self._margins = self._find_margins()
+        self._frame = self._find_frame()
         self.observation = lru_cache(maxsize=4096)(self._observation)
         self.exact = self._is_exact()
 
@@ -86,10 +99,39 @@ class ChatTemplate:
 
     def _observation(self, text: str) -> Suffix:
         """Returns the tokens that follow an ended assistant turn when the user says `text`."""
+        if self._frame is not None and text and text == text.strip():
+            return self._framed(text, *self._frame)
+        return self._rendered(text)
+
+    def _rendered(self, text: str) -> Suffix:
+        """Finds them by difference: four renderings, a few milliseconds."""
         ids = self._after_reply(text, header=True)
         header = len(ids) - _common_prefix(ids, self._after_reply(text, header=False))
         before, after = self._margins
         return Suffix(ids, header, (min(before, len(ids) - after), len(ids) - after))
+
+    def _framed(self, text: str, left: str, right: str, header: int) -> Suffix:
+        """Encodes the text between what the template always puts around it."""
+        ids = self.tokenizer.encode(left + text + right, add_special_tokens=False)
+        before, after = self._margins
+        return Suffix(ids, header, (min(before, len(ids) - after), len(ids) - after))
+
+    def _find_frame(self) -> tuple[str, str, int] | None:
+        """What stands around a user message after a reply, and the header's length; `None` where it is not constant.
+
+        A special token ends the reply, and no token reaches over it: what follows can be encoded by itself. That is
+        not taken for granted but compared with the renderings, on texts that templates and tokenizers treat specially.
+        """
+        mark = "\u2021mark\u2021"
+        whole = self._text([*_user("u"), {"role": "assistant", "content": _REPLIES[0]}, *_user(mark)], header=True)
+        end = self.tokenizer.convert_ids_to_tokens(self.end_of_turn)
+        tail = whole.rpartition(_REPLIES[0])[2].partition(end)[2]
+        left, found, right = tail.partition(mark)
+        if not found:
+            return None
+        expected = [(text, self._rendered(text)) for text in _PROBES]
+        frame = (left, right, expected[0][1].header)
+        return frame if all(self._framed(text, *frame) == suffix for text, suffix in expected) else None
 
     def reply(self, text: str) -> list[int]:
         """Returns the tokens of an assistant turn, its end included, as a model would write them."""
@@ -97,13 +139,15 @@ class ChatTemplate:
 
     def text(self, ids: Sequence[int]) -> str:
         """Decodes a sampled turn without its special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self._decode(ids)
 
     def token_range(self, ids: Sequence[int], start: int, end: int) -> tuple[int, int] | None:
         """Returns the range of `ids` that covers the characters [start, end) of `text(ids)`; `None` if empty."""
         if start >= end:
             return None
-        known = _Known(self, ids)
+        known = self._last_known
+        if known is None or known.ids is not ids:  # a turn is asked for its action and for its block
+            known = self._last_known = _Known(self, ids)
         # Tokens that hold a part of a character know no more than the token before them: they belong to it.
         last = bisect_left(known, end)
         first = bisect_left(known, known[bisect_right(known, start) - 1])
@@ -180,12 +224,25 @@ class _Known(Sequence[int]):
         self.template = template
         self.ids = ids
         self.text = template.text(ids)
+        self.found: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.ids) + 1
 
     def __getitem__(self, index: Any) -> Any:
-        return len(commonprefix([self.template.text(self.ids[:index]), self.text]))
+        if index not in self.found:
+            head = self.template.text(self.ids[:index])
+            same = self.text.startswith(head)
+            self.found[index] = len(head) if same else len(commonprefix([head, self.text]))
+        return self.found[index]
+
+
+def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:
+    """Returns what decodes without special tokens, and without the converting and checking of a general `decode`."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None:
+        return lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return lambda ids: core.decode(ids, skip_special_tokens=True)
 
 
 def _user(text: str) -> list[Message]:

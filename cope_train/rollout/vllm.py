@@ -50,6 +50,7 @@ class EngineBackend:
         self.sampling, self.stop_ids, self.seeded = sampling, tuple(stop_ids), seeded
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._keys: dict[str, Hashable] = {}
+        self._known: dict[int, Any] = {}  # parameters by length: the engine copies them, making them takes as long
         self._count = 0
 
     def submit(self, request: Request) -> None:
@@ -57,11 +58,16 @@ class EngineBackend:
         name = f"turn-{id(self)}-{self._count}"
         self._count += 1
         self._keys[name] = request.key
-        params = _parameters(self.sampling, self.stop_ids, request)
-        if self.seeded:
-            params["seed"] = seed_number(*request.seed) % 2**31
-        params |= {"detokenize": False, "output_kind": self._final}
-        self.engine.add_request(name, {"prompt_token_ids": request.ids}, self._params(**params))
+        self.engine.add_request(name, {"prompt_token_ids": request.ids}, self._parameters(request))
+
+    def _parameters(self, request: Request) -> Any:
+        known = None if self.seeded else self._known.get(request.max_tokens)
+        if known is None:
+            params = _parameters(self.sampling, self.stop_ids, request)
+            params |= {"seed": seed_number(*request.seed) % 2**31} if self.seeded else {}
+            known = self._params(**params, detokenize=False, output_kind=self._final)
+            self._known[request.max_tokens] = known
+        return known
 
     def poll(self) -> list[Completion]:
         """Runs one step of the engine."""

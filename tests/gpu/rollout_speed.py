@@ -1,7 +1,8 @@
 """How close rollouts come to raw vLLM: real ScienceWorld, vLLM colocate, LoRA, independent episodes.
 
 Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included),
-of raw vLLM on the same per-turn prompts with prefix caching, and the seconds of a training step by part.
+of raw vLLM on the same per-turn prompts with prefix caching (with and without log-probabilities), and the seconds of a
+training step by part; `driver_seconds` is what is neither engine nor waiting.
 
     python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3
 """
@@ -73,19 +74,24 @@ def main() -> None:
     last = rows[-1]
     requests = _requests(trainer.source.episodes)
     tokens = sum(length for _, length in requests)
+    seconds = last["seconds/rollout"] - last["seconds/rollout_start"]  # from the first request on
+    raw, plain = _raw(trainer, requests, logprobs=0), _raw(trainer, requests, logprobs=None)
     result: dict[str, Any] = {
         "episodes": len(trainer.source.episodes),
         "turns": len(requests),
         "tokens": tokens,
-        "rollout_tokens_per_second": tokens / last["seconds/rollout"],
-        "raw_tokens_per_second": tokens / _raw(trainer, requests),
+        "rollout_tokens_per_second": tokens / seconds,
+        "raw_tokens_per_second": tokens / raw,
+        "raw_without_logprobs_tokens_per_second": tokens / plain,
+        "driver_seconds": seconds - last["seconds/generate"] - last["seconds/environment_waiting"],
         "seconds": {k: v for k, v in last.items() if k.startswith("seconds/")},
         "step_time": [row.get("step_time") for row in rows],
         "importance_ratio": last.get("sampling/importance_sampling_ratio/mean"),
         "peak_gb": torch.cuda.max_memory_allocated() / 2**30,
         "turn_lengths": Counter(min(length, options.turn_tokens) // 8 * 8 for _, length in requests),
     }
-    result["share_of_raw"] = result["rollout_tokens_per_second"] / result["raw_tokens_per_second"]
+    result["share_of_raw"] = raw / seconds
+    result["share_of_raw_without_logprobs"] = plain / seconds
     print(json.dumps(result), flush=True)
 
 
@@ -97,14 +103,17 @@ def _requests(episodes: list[Any]) -> list[tuple[list[int], int]]:
     return [(ids, length) for _, ids, length in sorted(turns, key=lambda turn: turn[0])]
 
 
-def _raw(trainer: CoPETrainer, requests: list[tuple[list[int], int]]) -> float:
-    """Seconds that vLLM alone needs for the same prompts, all of a turn at once, lengths fixed."""
+def _raw(trainer: CoPETrainer, requests: list[tuple[list[int], int]], logprobs: int | None) -> float:
+    """Seconds that vLLM alone needs for the same prompts, all of a turn at once, lengths fixed.
+
+    Training needs log-probabilities, which cost vLLM time of its own: with `logprobs=0` it does the same work.
+    """
     from vllm import SamplingParams
 
     llm = trainer.vllm_generation.llm
     llm.reset_prefix_cache()
     params = [
-        SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, detokenize=False)
+        SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, detokenize=False, logprobs=logprobs)
         for _, length in requests
     ]
     prompts = [{"prompt_token_ids": ids} for ids, _ in requests]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from toy import ToyEnv, make_model, make_tokenizer
 
 from cope_gym.errors import InputError
-from cope_train.rollout.backends import Completion, Request, Sampling, TransformersBackend
+from cope_train.rollout.backends import Request, Sampling, TransformersBackend
 from cope_train.rollout.driver import Episode, Job, Limits, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
 
@@ -147,37 +148,29 @@ def test_an_action_that_the_service_refuses_is_the_agents_mistake() -> None:
 
 
 class Slow(ToyEnv):
-    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
-        result = super().reset(**kwargs)
-        self.delay = 0.5 if self.task == "slow" else 0.0
-        return result
+    """The slow task's environment answers when the others are over; were it waited for, it would not answer in time."""
 
+    others = threading.Event()
 
-class Recording:
-    """A backend that writes down when each episode was served."""
-
-    batches = True
-
-    def __init__(self) -> None:
-        self.inner, self.times = backend(), []
-
-    def submit(self, request: Request) -> None:
-        self.inner.submit(request)
-
-    def poll(self) -> list[Completion]:
-        done = self.inner.poll()
-        self.times += [(completion.key, time.perf_counter()) for completion in done]
-        return done
-
-    def release(self, key: Any) -> None:
-        self.inner.release(key)
+    def step(self, action: str) -> Any:  # type: ignore[override]
+        if self.task == "slow" and not self.others.wait(60):
+            raise InputError("the others have waited for this environment", type="bad_option")
+        return super().step(action)
 
 
 def test_a_slow_environment_delays_only_itself() -> None:
-    recording = Recording()
-    play(["slow", "fast", "fast"], env=Slow, sampler=recording, gather_seconds=0.02)
-    last = dict(recording.times)
-    assert last[0] - max(last[1], last[2]) > 0.5
+    over: list[str] = []
+
+    def note(episode: Episode) -> None:
+        over.append(episode.job.task_id)
+        if len(over) == 2:
+            Slow.others.set()
+
+    setup = Setup(Slow, TEMPLATE, "Play.", "plain", Limits(turn_tokens=12), {"env": "toy"}, gather_seconds=0.02)
+    jobs = [Job(task, seed=0, sampling_seed=(0, i)) for i, task in enumerate(["slow", "fast", "fast"])]
+    episodes = Rollout(jobs, setup, backend(), note).play()
+    assert over == ["fast", "fast", "slow"]
+    assert all(len(episode.trajectory.turns) == 3 for episode in episodes)
 
 
 def test_a_broken_episode_is_tried_again_then_given_up() -> None:

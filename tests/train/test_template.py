@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from os.path import commonprefix
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def build(name: str) -> ChatTemplate:
     return ChatTemplate(tokenizer, kwargs=kwargs)
 
 
+build_once = cache(build)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_appending_equals_rendering_the_whole_conversation(name: str) -> None:
     template = build(name)
@@ -67,6 +71,22 @@ def test_an_observation_is_the_users_message_and_the_generation_header(name: str
     prompt = template.prompt([{"role": "system", "content": "Rules."}, {"role": "user", "content": "Hello"}])
     shown = template.tokenizer.decode(prompt.ids)
     assert shown.count("Rules.") == 1 and shown.count("Hello") == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=15, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
+def test_an_observation_in_its_frame_equals_the_rendered_one(name: str, text: str) -> None:
+    template = build_once(name)
+    assert template.observation(text) == template._rendered(text)
+
+
+def test_every_family_has_a_frame_and_a_template_that_looks_at_the_text_has_none() -> None:
+    assert all(build_once(name)._frame is not None for name in FAMILIES)
+    odd = CHATML.replace("m['content']", "m['content'].replace('.', '!')")
+    template = ChatTemplate(make_tokenizer(odd))
+    assert template._frame is None
+    assert template.tokenizer.decode(template.observation("Open.").ids).count("Open!") == 1
 
 
 def test_thinking_stays_where_it_was_sampled() -> None:
