@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -148,7 +147,7 @@ def test_an_action_that_the_service_refuses_is_the_agents_mistake() -> None:
 
 
 class Slow(ToyEnv):
-    """The slow task's environment answers when the others are over; were it waited for, it would not answer in time."""
+    """The slow task's environment answers when the others are over; waited for, it would not in time."""
 
     others = threading.Event()
 
