@@ -53,6 +53,7 @@ class Server:
         seconds: float = 60,
     ):
         self.mark = uuid.uuid4().hex
+        self.patience = seconds / 2
         self.folder = folder
         self.port_file = folder / f"port-{self.mark[:8]}"
         self.log = folder / f"log-{self.mark[:8]}"
@@ -87,7 +88,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(sig)
         try:
-            self.process.wait(30)
+            self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
