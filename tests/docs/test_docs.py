@@ -74,7 +74,7 @@ def test_options_of_training_exist(block: Block) -> None:
     saved = {other.rest for other in blocks(block.page) if other.word == "file"}
     for words in commands(block):
         if words[:2] == ["cope", "train"]:
-            keys = [word.partition("=")[0] for word in words[3:]]
+            keys = [word.partition("=")[0] for word in words[3:] if "=" in word]
             files = words[2:3]
         elif words[:2] == ["accelerate", "launch"]:
             script = words.index("cope_train/train.py")
