@@ -19,6 +19,7 @@ from mind2web_kit import PAGES, encrypted_zip, task_row
 from typer.testing import CliRunner
 
 from cope_gym.cli import build
+from env_servers.install import cache_home
 from env_servers.mind2web import data, sample, store
 from env_servers.mind2web.adapter import data_file
 from env_servers.mind2web.official import in_order, read, split_of
@@ -131,10 +132,14 @@ def test_from_the_hub_by_name(name: str, lay_out: Callable[[Path], Path], tmp_pa
     source = tmp_path / "source"
     source.mkdir()
     lay_out(source)
+    own = tmp_path / "home"  # the name is that of the default data, which other tests do without
+    own.mkdir()
+    (own / "envs").symlink_to(cache_home() / "envs")
     files = {path.relative_to(source).as_posix(): path.read_bytes() for path in source.rglob("*") if path.is_file()}
     with stand_in() as hub:
         hub.repos[name] = Repo(False, [(sha(b"one"), files)])
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        env["COPE_HOME"] = str(own)
         run = subprocess.run(
             [sys.executable, "-c", IMPORT, name],
             env=os.environ | env,
@@ -144,7 +149,7 @@ def test_from_the_hub_by_name(name: str, lay_out: Callable[[Path], Path], tmp_pa
             timeout=300,
         )
     assert run.returncode == 0, run.stderr
-    found = store.open_file(data_file(name.partition("/")[2]))
+    found = store.open_file(own / "data" / "mind2web" / f"{name.partition('/')[2]}.sqlite")
     assert [task.id for task in found.tasks("train")] == [row["annotation_id"] for row in TRAIN]
     assert [task.id for task in found.tasks("test_task")] == [row["annotation_id"] for row in TEST]
 
