@@ -12,6 +12,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,33 @@ MAX_TERMS = 1024  # Lucene refuses queries with more distinct terms; here the fi
 _K1 = np.float32(0.9)
 _B = np.float32(0.4)
 _CHUNK = 50_000  # documents that are sorted by term at once
-_BLOCK = 1024
 _EXACT_LENGTHS = 24
-_COMMON = 64  # a term in more than this part of the documents is worth a look at who can still win
+_RANGE = 1 << 16  # documents that are scored at once: their scores stay in a core's cache
+_LOOKUP = 8  # finding a document among a term's costs as much as adding up so many of them
+_WORTH = 3_000  # documents of a term in a range that cost as much to add up as a look at who can still win
+_LONG = 10_000  # documents of a term whose highest factor is worth remembering
 _SLACK = 1 + 2.0**-20  # covers the rounding of bounds, and of scores to single precision
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of a query, or its part in a range of documents.
+
+    Attributes:
+        docs: Documents that hold it, ascending.
+        factors: What `_contribution` takes of each.
+        weight: What it takes of the term.
+        most: The highest contribution to any document.
+    """
+
+    docs: NDArray[np.int32]
+    factors: NDArray[np.float32]
+    weight: np.float32
+    most: float
+
+    def part(self, start: int, end: int) -> _Term:
+        """Returns the term with some of its documents only."""
+        return _Term(self.docs[start:end], self.factors[start:end], self.weight, self.most)
 
 
 class Index:
@@ -37,49 +61,64 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self._hashes = np.load(folder / "terms.npy", mmap_mode="r")
         self._starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self._docs = np.load(folder / "docs.npy", mmap_mode="r")
-        self._factors = np.load(folder / "factors.npy", mmap_mode="r")
+        # As plain arrays over the mapped file: the class `memmap` costs microseconds at every cut.
+        self._docs = np.asarray(np.load(folder / "docs.npy", mmap_mode="r"))
+        self._factors = np.asarray(np.load(folder / "factors.npy", mmap_mode="r"))
         self._size, self._filled = (int(n) for n in np.load(folder / "sizes.npy"))
-        self._scores = np.zeros(self._size, dtype=np.float64)
+        self._scores = np.zeros(_RANGE, dtype=np.float64)
         self._highest: dict[int, NDArray[np.float32]] = {}
 
     def search(self, terms: Sequence[str], k: int = 50) -> list[int]:
-        """Returns the numbers of the best documents, best first; documents without any of the terms are left out."""
+        """Returns the numbers of the best documents, best first; documents without any of the terms are left out.
+
+        A range of documents is scored at a time. The k-th best score so far is a bound for the next range: there, the
+        rarest terms are added up for all, the others only for those documents that they can still lift above it.
+        """
+        counts = list(Counter(terms).items())[:MAX_TERMS]
+        query = sorted((self._term(*posting) for posting in self._postings(counts)), key=lambda term: len(term.docs))
+        rests = [sum(term.most for term in query[n:]) * _SLACK for n in range(len(query))]
+        edges = np.arange(0, self._size + _RANGE, _RANGE, dtype=np.int32)
+        cuts = [np.searchsorted(term.docs, edges).tolist() for term in query]
+        docs, scores = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+        for number, first in enumerate(range(0, self._size, _RANGE)):
+            parts = [term.part(cut[number], cut[number + 1]) for term, cut in zip(query, cuts, strict=True)]
+            bound = float(scores[-1]) / _SLACK if len(scores) == k else 0.0
+            more, reached = self._range(first, parts, rests, bound)
+            docs, scores = _best(np.concatenate([docs, more]), np.concatenate([scores, reached]), k)
+        return [int(n) for n in docs]
+
+    def _range(
+        self, first: int, parts: Sequence[_Term], rests: Sequence[float], bound: float
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Returns the documents of a range that may score `bound` or more, with their scores.
+
+        Args:
+            first: The range's first document.
+            parts: The query, rarest term first.
+            rests: For each term, the most that it and all after it add to a document.
+            bound: 0 for all documents that hold a term.
+        """
         scores = self._scores
         scores.fill(0.0)
-        counts = list(Counter(terms).items())[:MAX_TERMS]
-        found = sorted(self._postings(counts), key=lambda p: p[1] - p[0])
-        weights = [np.float32(count) * self._idf(end - start) for start, end, count in found]
-        rare = sum(end - start <= self._size // _COMMON for start, end, _ in found)
-        most = [self._most(term, weight) for term, weight in zip(found[rare:], weights[rare:], strict=True)]
-        for number, ((start, end, _), weight) in enumerate(zip(found, weights, strict=True)):
-            if number >= rare:
-                hopeful = _within(scores, k, sum(most[number - rare :]))
-                if hopeful is not None:
-                    return self._finish(hopeful, found[number:], weights[number:], k)
-            scores[self._docs[start:end]] += _contribution(weight, self._factors[start:end])
-        return _best(scores.astype(np.float32), k)
+        for number, (part, rest) in enumerate(zip(parts, rests, strict=True)):
+            if bound > rest and len(part.docs) > _WORTH:
+                hopeful = np.flatnonzero(scores >= bound - rest).astype(np.int32)
+                if len(hopeful) * _LOOKUP <= len(part.docs):
+                    docs = hopeful + np.int32(first)
+                    return _finish(docs, scores[hopeful], parts[number:], rests[number:], bound)
+            scores[part.docs - np.int32(first)] += _contribution(part.weight, part.factors)
+        hopeful = np.flatnonzero(scores >= bound if bound > 0 else scores > 0).astype(np.int32)
+        return hopeful + np.int32(first), scores[hopeful].astype(np.float32)
 
-    def _most(self, posting: tuple[int, int, int], weight: np.float32) -> float:
-        """Returns the most that a common term adds to any document: a contribution grows with its factor."""
-        start, end, _ = posting
-        if start not in self._highest:
-            self._highest[start] = self._factors[start:end].max(keepdims=True)
-        return float(_contribution(weight, self._highest[start])[0])
-
-    def _finish(
-        self, hopeful: NDArray[np.int32], found: Sequence[tuple[int, int, int]], weights: Sequence[np.float32], k: int
-    ) -> list[int]:
-        """Adds the commonest terms for the few documents that they can still lift to the first `k`."""
-        scores = self._scores[hopeful]
-        for (start, end, _), weight in zip(found, weights, strict=True):
-            docs = self._docs[start:end]
-            at = np.searchsorted(docs, hopeful)
-            at[at == len(docs)] = 0
-            has = np.flatnonzero(docs[at] == hopeful)
-            scores[has] += _contribution(weight, self._factors[start:end][at[has]])
-        order = np.argsort(-scores.astype(np.float32), kind="stable")[:k]
-        return [int(hopeful[n]) for n in order]
+    def _term(self, start: int, end: int, count: int) -> _Term:
+        weight = np.float32(count) * self._idf(end - start)
+        factors = self._factors[start:end]
+        highest = self._highest.get(start)
+        if highest is None:
+            highest = factors.max(keepdims=True)
+            if end - start > _LONG:
+                self._highest[start] = highest
+        return _Term(self._docs[start:end], factors, weight, float(_contribution(weight, highest)[0]))
 
     def _postings(self, counts: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:
         for term, count in counts:
@@ -186,35 +225,27 @@ def _contribution(weight: np.float32, factors: NDArray[np.float32]) -> NDArray[n
     return weight - weight / (np.float32(1) + factors)
 
 
-def _within(scores: NDArray[np.float64], k: int, rest: float) -> NDArray[np.int32] | None:
-    """Returns the documents that can be among the first `k` once at most `rest` is added, `None` if they are many.
-
-    Whoever is further than `rest` below the k-th highest maximum of the blocks, which k documents reach already, is
-    out.
-    """
-    whole = len(scores) // _BLOCK * _BLOCK
-    if whole < k * _BLOCK:
-        return None
-    maxima = scores[:whole].reshape(-1, _BLOCK).max(axis=1)
-    bound = float(np.partition(maxima, len(maxima) - k)[len(maxima) - k]) / _SLACK - rest * _SLACK
-    if bound <= 0:
-        return None
-    # As narrow as the postings: searching wide numbers in narrow ones would widen all of these first.
-    hopeful = np.flatnonzero(scores >= bound).astype(np.int32)
-    return hopeful if len(hopeful) < len(scores) // _COMMON else None
+def _finish(
+    docs: NDArray[np.int32], scores: NDArray[np.float64], parts: Sequence[_Term], rests: Sequence[float], bound: float
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Adds terms for a few documents; those that cannot reach the bound any more are left out on the way."""
+    for part, rest in zip(parts, rests, strict=True):
+        kept = scores >= bound - rest
+        docs, scores = docs[kept], scores[kept]
+        if len(docs) and len(part.docs):
+            at = np.searchsorted(part.docs, docs)
+            at[at == len(part.docs)] = 0
+            has = np.flatnonzero(part.docs[at] == docs)
+            scores[has] += _contribution(part.weight, part.factors[at[has]])
+    return docs, scores.astype(np.float32)
 
 
-def _best(scores: NDArray[np.float32], k: int) -> list[int]:
-    """Returns the `k` highest positive scores, ties by number.
-
-    The k-th highest of the blocks' maxima is a lower bound of the k-th highest score, so a pass over the maxima spares
-    the sort of everything.
-    """
-    bound = np.float32(0)
-    whole = len(scores) // _BLOCK * _BLOCK
-    if whole >= k * _BLOCK:
-        maxima = scores[:whole].reshape(-1, _BLOCK).max(axis=1)
-        bound = np.partition(maxima, len(maxima) - k)[len(maxima) - k]
-    candidates = np.flatnonzero(scores >= bound if bound > 0 else scores > 0)
-    order = np.argsort(-scores[candidates], kind="stable")[:k]
-    return [int(n) for n in candidates[order]]
+def _best(
+    docs: NDArray[np.int32], scores: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Returns the `k` highest scores, highest first, with their documents; ties stay in the order given."""
+    if len(scores) > k:
+        kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+        docs, scores = docs[kept], scores[kept]
+    order = np.argsort(-scores, kind="stable")[:k]
+    return docs[order], scores[order]
