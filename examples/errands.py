@@ -67,6 +67,7 @@ TRAINING_TASKS, HELD_OUT_TASKS, SAMPLES = 192, 64, 4
 CLONED, CLONING_EPOCHS, CLUMSINESS = 600, 5, 0.2
 STEPS, GROUPS, GROUP_SIZE, LEARNING_RATE = 16, 8, 8, 3e-4
 FORECAST = {"forecast": True, "forecast_coef": 0.1, "forecast_horizon": 3, "forecast_gate": "wins"}
+T_QUANTILES = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}  # 97.5 %, by degrees of freedom
 ARMS: dict[str, dict[str, Any]] = {"grpo": {}, "forecast": FORECAST, "placebo": FORECAST | {"forecast_derange": True}}
 
 
@@ -240,15 +241,26 @@ def run(seed: int, out: Path, arms: list[str]) -> None:
 
 
 def summary(folder: Path, out: Path) -> None:
-    """Compares the arms over seeds, with GRPO and with the placebo as the reference."""
+    """Compares the arms over seeds, with GRPO and with the placebo as the reference.
+
+    Arms of one seed share their start, so differences of seeds are paired; six of them carry a t interval.
+    """
     specs = {
         arm: f"{arm}=" + ",".join(str(path) for path in sorted((folder / arm).iterdir())) for arm in ("start", *ARMS)
     }
     for name, arms in {"grpo": ("grpo", "forecast", "placebo", "start"), "placebo": ("placebo", "forecast")}.items():
         table = compare([specs[arm] for arm in arms], out / f"against_{name}")
-        for row in table["comparisons"]:
-            if row["measure"] == "success":
-                print(arms[row["b"]], "minus", name, row["difference"], "p", row["p_value"])
+        seeds = [row["by_seed"]["success"] for row in table["arms"]]
+        for arm, values in zip(arms[1:], seeds[1:], strict=True):
+            mean, half = paired_by_seed(values, seeds[0])
+            print(f"{arm} minus {name}: {mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]")
+
+
+def paired_by_seed(values: list[float], reference: list[float]) -> tuple[float, float]:
+    """Returns the mean difference and half the width of its 95 % t interval."""
+    differences = torch.tensor(values, dtype=torch.float64) - torch.tensor(reference, dtype=torch.float64)
+    width = T_QUANTILES[len(differences) - 1] * differences.std().item() / len(differences) ** 0.5
+    return differences.mean().item(), width
 
 
 def main() -> None:
