@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from env_servers.bench import chaos as chaos_run
+from env_servers.bench.capacity import COSTS, FRONT, Agents, plan, simulate
 from env_servers.bench.load import Plan, drive, gold_plans, percentile
 from env_servers.bench.serving import Served, flags, serving
 
@@ -20,9 +21,16 @@ app = typer.Typer(help="Measure the environment service.", no_args_is_help=True)
 
 _SLEEPER = "sleep=env_servers.bench.sleeper:SleepAdapter"
 _HEAD = (
-    "| sessions | success | create p50 | p95 | p99 | step p50 | p95 | p99 | steps/s | front ms a step | front MB "
-    "| workers | MB |\n"
-    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "| sessions | success | create p50 | p95 | p99 | step p50 | p95 | p99 | steps/s | front ms a step | workers ms "
+    "| front MB | workers | MB |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+_SIMULATED = 40_000
+_CAPACITY_HEAD = (
+    "| benchmark | episodes | steps/s | fronts | workers | cores | GB | of ideal | cores busy | step p50 ms "
+    "| p95 ms |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
@@ -80,8 +88,31 @@ def chaos(
     raise typer.Exit(int(not whole.passed))
 
 
+@app.command()
+def capacity(
+    sessions: Annotated[str, typer.Option(help="Concurrent episodes, separated by commas.")] = "1000,10000,100000",
+    think: Annotated[float, typer.Option(min=0.01, help="Seconds between a reply and the next action.")] = 5.0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of an episode.")] = 30,
+    load: Annotated[float, typer.Option(min=0.05, max=0.95, help="How busy cores may be.")] = 0.6,
+) -> None:
+    """What so many concurrent episodes need, from measured costs, checked by a simulation."""
+    console = Console()
+    console.print(
+        f"{think:g} s between steps, {steps} steps an episode\n\n{_CAPACITY_HEAD}", highlight=False, soft_wrap=True
+    )
+    for cost in COSTS:
+        for count in map(int, sessions.split(",")):
+            agents = Agents(count, think, steps)
+            need = plan(cost, FRONT, agents, load)
+            seen = simulate(cost, FRONT, agents, need, rounds=max(1.5, min(4.0, _SIMULATED / count)))
+            cells = [cost.name, f"{count:,}", f"{seen.ideal:,.0f}", str(need.fronts), f"{need.workers:,}"]
+            cells += [f"{need.cores:,}", f"{need.memory / 2**30:,.1f}", f"{seen.throughput / seen.ideal:.1%}"]
+            cells += [f"{seen.busy:.0%}", *(f"{1000 * seen.wait(share):.0f}" for share in (0.5, 0.95))]
+            console.print("| " + " | ".join(cells) + " |", highlight=False, soft_wrap=True)
+
+
 async def _measured(served: Served, env: str, count: int, plans: list[Plan], together: bool) -> dict[str, Any]:
-    cpu: list[float] = []
+    cpu: list[tuple[float, float]] = []
     seen: dict[str, Any] = {}
 
     def look() -> None:
@@ -90,14 +121,20 @@ async def _measured(served: Served, env: str, count: int, plans: list[Plan], tog
         seen["workers"] = len(served.workers()) - 1  # without the one that answers questions
 
     load = await drive(served.url, served.token, env, count, plans, look, together)
-    return {**asdict(load), "success": load.success, "env": env, "cpu": cpu[1] - cpu[0], **seen}
+    return {
+        **asdict(load),
+        "success": load.success,
+        "env": env,
+        "cpu": [b - a for a, b in zip(*cpu, strict=True)],
+        **seen,
+    }
 
 
 def _row(row: dict[str, Any]) -> str:
     cells = [str(row["sessions"]), f"{row['success']:.2%}"]
     cells += [f"{1000 * percentile(row[name], q):.1f}" for name in ("create", "step") for q in (0.5, 0.95, 0.99)]
     steps = len(row["step"])
-    cells += [f"{steps / row['seconds']:.0f}", f"{1000 * row['cpu'] / max(1, steps):.2f}"]
+    cells += [f"{steps / row['seconds']:.0f}", *(f"{1000 * cpu / max(1, steps):.2f}" for cpu in row["cpu"])]
     cells += [f"{row['front'] / 2**20:.0f}", str(row["workers"]), f"{row['workers_rss'] / 2**20:.0f}"]
     return "| " + " | ".join(cells) + " |"
 

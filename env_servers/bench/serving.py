@@ -43,10 +43,22 @@ class Served:
         groups = memory.group_rss()
         return memory.process_rss(self.pid), sum(groups.get(pid, 0) for pid in self.workers())
 
-    def cpu_seconds(self) -> float:
-        """Returns the processor time that the front has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Returns the processor time that the front and that all workers with their children have used."""
+        workers = set(self.workers())
+        front = busy = 0.0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            # Fields count from the state; children that have ended count with the parent that waited for them.
+            seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            if int(fields[2]) in workers:
+                busy += seconds
+            elif path.parent.name == str(self.pid):
+                front = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return front, busy
 
 
 def flags(env: str) -> tuple[str, list[str]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 ray: Any = untyped_ray  # its annotations are partial
 
 _ACTOR_BYTES = 100 * 2**20
+_CONNECTING = 10.0
 _PLACING = 60.0
 _SILENT = 60.0
 _CLOSING = 5.0
@@ -54,9 +57,13 @@ class RayLauncher:
         Raises:
             ServiceError: There is none.
         """
+        address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         try:
+            if ":" in address:  # Ray itself would try for minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), _CONNECTING).close()
             # In this thread: Ray handles signals until the server does.
-            ray.init(self._address or "auto", log_to_driver=False, configure_logging=False, namespace="cope-gym")
+            ray.init(address, log_to_driver=False, configure_logging=False, namespace="cope-gym")
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             detail = (
                 f"No Ray cluster can be reached ({error}): run `ray start --head`, or name one with --ray-address."
