@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -93,6 +94,31 @@ def test_a_named_python_outside_the_range_is_refused() -> None:
         find_interpreter("X", "<3.5", sys.executable)
     with pytest.raises(InterpreterError, match="there is no such Python"):
         find_interpreter("X", ">=3.5", "/nowhere/python")
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_every_benchmark_refuses_a_python_outside_its_range(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts that only say their version stand for Pythons that this machine may not have."""
+    entry = CATALOG[name]
+    monkeypatch.setenv("COPE_HOME", str(tmp_path / "home"))
+    outside = [v for v in ("3.8.18", "3.13.1", "3.15.0") if not satisfies(v, entry.python_requires)]
+    assert "3.8.18" in outside and (name != "alfworld" or "3.13.1" in outside)
+    for version in outside:
+        python = tmp_path / f"python{version}"
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+        says = f"{entry.title} needs Python {entry.python_requires}, but --python {python} is {version}."
+        with pytest.raises(InstallError, match=re.escape(says)):
+            install(name, python=str(python))
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_adapters_state_the_range_that_is_enforced(name: str) -> None:
+    source = (CATALOG[name].lock.parent / "adapter.py").read_text()
+    assert re.findall(r'python_requires="(.*?)"', source) == [CATALOG[name].python_requires]
 
 
 def test_unknown_benchmarks_list_the_known_ones() -> None:
