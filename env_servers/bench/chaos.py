@@ -141,11 +141,11 @@ class _Run:
         return False
 
     async def _places(self, connection: Connection) -> dict[int, tuple[int, int]]:
-        """Returns sessions and calls in execution of every worker."""
+        """Returns sessions and calls in execution of every worker that is up (others have no process id yet)."""
         found: dict[int, dict[bytes, int]] = {}
         for name, pid, value in _PLACE.findall(await connection.text("/metrics")):
             found.setdefault(int(pid), {})[name] = int(float(value))
-        return {pid: (counts[b"sessions"], counts[b"calls"]) for pid, counts in found.items()}
+        return {pid: (counts[b"sessions"], counts[b"calls"]) for pid, counts in found.items() if pid}
 
 
 class _Lossy:
