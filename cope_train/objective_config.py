@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cope_gym.errors import InputError
+from cope_train.config_file import FOLDER
 from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.objective_passes import PassOptions
 from cope_train.objectives.branches import BranchOptions
@@ -42,7 +43,9 @@ class ObjectiveConfig:
     forecast_require_action: bool = knob(False, "Drop wins without a tool call other than a hand-off.")
     forecast_skip_no_call: bool = knob(False, "Drop samples whose actions hold no tool call.")
     forecast_balance_calls: bool = knob(False, "Keep the share of tool calls among targets at the policy's own.")
-    forecast_null_tasks: str | None = knob(None, "File with task ids, one a line, that a do-nothing agent solves.")
+    forecast_null_tasks: str | None = knob(
+        None, "File with ids of tasks that a do-nothing agent solves, one a line; or `tau2`."
+    )
     forecast_derange: bool = knob(False, "A control: learn the actions of other episodes, in the same amount.")
     forecast_separate_step: bool = knob(False, "An Adam step of its own, as CoPE published it, not one joint loss.")
     forecast_lr_scale: float = knob(1.0, "Learning-rate factor of that step.")
@@ -152,6 +155,9 @@ class ObjectiveConfig:
 def _lines(path: str | None) -> frozenset[str]:
     if path is None:
         return frozenset()
+    if (shipped := FOLDER / path / "null_tasks.txt").is_file():
+        path = str(shipped)
     if not Path(path).is_file():
         raise InputError(f"forecast_null_tasks names no file: {path}", type="bad_option")
-    return frozenset(filter(None, map(str.strip, Path(path).read_text(encoding="utf-8").splitlines())))
+    lines = map(str.strip, Path(path).read_text(encoding="utf-8").splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))

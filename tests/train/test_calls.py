@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 from toy import make_tokenizer
 
+from cope_gym.errors import InputError
 from cope_train.episodes import record
 from cope_train.objectives.branches import BranchOptions, build_branches
 from cope_train.objectives.chat import ChatPieces
@@ -23,6 +25,7 @@ from cope_train.objectives.records import Branch, Record
 from cope_train.rollout.backends import Completion, Request
 from cope_train.rollout.driver import Job, Limits, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
+from cope_train.train import parse
 
 pytestmark = pytest.mark.train
 TOKENIZER = make_tokenizer()
@@ -130,3 +133,15 @@ def test_the_balance_holds_the_share_of_calls() -> None:
     weighed = [balanced(b, work, (call, message)) for b in built[1]]
     firsts = [b.weights[b.slots[0].start] for b in weighed]
     assert firsts == pytest.approx([call, call, call, message])
+
+
+def test_the_shipped_list_of_null_tasks_is_read(tmp_path: Path) -> None:
+    args, _ = parse(["--config", "tau2/cope", "--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"])
+    options = args.forecast_options()
+    assert options.require_action and options.balance_calls
+    assert len(options.null_tasks) == 18 and all(
+        task.split("/")[0] in ("airline", "retail") for task in options.null_tasks
+    )
+    args.forecast_null_tasks = "nothing.txt"
+    with pytest.raises(InputError, match="names no file"):
+        args.forecast_options()
