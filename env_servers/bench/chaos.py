@@ -17,7 +17,7 @@ from env_servers.bench.serving import Served, flags, serving
 
 _TRIES = 50
 _SETTLE = 0.01
-_PLACE = re.compile(rb'cope_worker_(sessions|calls)\{.*worker="[^"]*-(\d+)"\} ([\d.]+)')
+_PLACE = re.compile(rb'cope_worker_(sessions|calls|alone)\{.*worker="[^"]*-(\d+)"\} ([\d.]+)')
 Transcript = list[tuple[Any, str, float, bool, bool]]
 
 
@@ -59,6 +59,20 @@ class Chaos:
             f"{self.kills_in_step} of them in mid-step; {self.dropped} replies lost -> {len(self.lost)} episodes lost "
             f"{self.lost or ''}, {self.doubled} doubled, {self.different} different"
         )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a worker does."""
+
+    sessions: int
+    calls: int
+    alone: int
+
+    @property
+    def fair(self) -> bool:
+        """Whether its death must cost no episode: by rule, that of a worker at a step's second try does."""
+        return self.sessions > 0 and not self.alone
 
 
 @dataclass
@@ -121,7 +135,7 @@ class _Run:
 
     async def _kill_one(self, connection: Connection) -> bool:
         """Kills a worker at a moment of chance; returns whether there was one with sessions."""
-        holding = [pid for pid, (sessions, _) in (await self._places(connection)).items() if sessions]
+        holding = [pid for pid, place in (await self._places(connection)).items() if place.fair]
         if not holding:
             return False
         await asyncio.sleep(self.chance.uniform(0, 0.05))
@@ -130,22 +144,22 @@ class _Run:
             # Stopped first: what the service then says of it is true at its death.
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(_SETTLE)
-            sessions, calls = (await self._places(connection)).get(pid, (0, 0))
-            if not sessions:
+            place = (await self._places(connection)).get(pid)
+            if place is None or not place.fair:
                 os.kill(pid, signal.SIGCONT)
                 return False
             os.kill(pid, signal.SIGKILL)
             self.result.kills += 1
-            self.result.kills_in_step += calls > 0
+            self.result.kills_in_step += place.calls > 0
             return True
         return False
 
-    async def _places(self, connection: Connection) -> dict[int, tuple[int, int]]:
-        """Returns sessions and calls in execution of every worker that is up (others have no process id yet)."""
-        found: dict[int, dict[bytes, int]] = {}
+    async def _places(self, connection: Connection) -> dict[int, _Place]:
+        """Returns what every worker that is up does (others have no process id yet)."""
+        found: dict[int, dict[str, int]] = {}
         for name, pid, value in _PLACE.findall(await connection.text("/metrics")):
-            found.setdefault(int(pid), {})[name] = int(float(value))
-        return {pid: (counts[b"sessions"], counts[b"calls"]) for pid, counts in found.items() if pid}
+            found.setdefault(int(pid), {})[name.decode()] = int(float(value))
+        return {pid: _Place(**counts) for pid, counts in found.items() if pid}
 
 
 class _Lossy:
@@ -159,7 +173,7 @@ class _Lossy:
         """Returns the reply.
 
         Raises:
-            RuntimeError: The service refused; the message is the problem's type.
+            RuntimeError: The service refused; the message has the problem's type and detail.
         """
         for _ in range(_TRIES):
             status, document = await self._connection.request(method, path, body, key)
@@ -171,7 +185,7 @@ class _Lossy:
             if status < 300:
                 return document
             if not document["retryable"]:
-                raise RuntimeError(document["type"])
+                raise RuntimeError(f"{document['type']}: {document['detail']}")
             await asyncio.sleep(0.5)
         raise RuntimeError("retries used up")
 

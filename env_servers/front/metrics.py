@@ -40,6 +40,7 @@ class Metrics:
                 ("rss", "_bytes", "Resident memory with children"),
                 ("sessions", "", "Sessions with a place"),
                 ("calls", "", "Calls in execution"),
+                ("alone", "", "1 while reserved for the second try of a step"),
             )
         }
 

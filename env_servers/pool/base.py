@@ -132,7 +132,7 @@ class Pool(Protocol):
         ...
 
     def stats(self) -> list[dict[str, Any]]:
-        """Returns `env`, `worker`, `sessions`, `calls` (in execution), `rss` and `pid` of every worker."""
+        """Returns `env`, `worker`, `sessions`, `calls` (in execution), `alone`, `rss` and `pid` of every worker."""
         ...
 
     async def close(self) -> None:

@@ -187,6 +187,7 @@ class ManagedPool:
                 "pid": worker.pid,
                 "sessions": len(worker.sessions),
                 "calls": worker.calls,
+                "alone": worker.alone,
                 "rss": worker.rss,
             }
             for name, group in self._groups.items()
