@@ -16,8 +16,8 @@ def deranged(branches: Sequence[Sequence[Branch]]) -> list[list[Branch]]:
     """Exchanges the continuations of branches that ask for equally many actions.
 
     A continuation moves to another trajectory; where one trajectory holds more than half of those that can be
-    exchanged, some only move to another turn. No continuation keeps its place, and none is used twice, so that the number of
-    tokens stays. One that has nobody to exchange with is left out.
+    exchanged, some only move to another turn. No continuation keeps its place, and none is used twice, so that the
+    number of tokens stays. One that has nobody to exchange with is left out.
 
     Args:
         branches: The branches of each trajectory.
