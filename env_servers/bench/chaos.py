@@ -93,7 +93,7 @@ class _Run:
         try:
             actions = await self._solution(connection, task_id)
             body = {"env": self.result.env, "task_id": task_id, "seed": seed, "max_steps": self.steps}
-            session = await connection.request("POST", "/v1/sessions", body, key=f"{task_id}-{seed}")
+            session = await connection.request("POST", "/v1/sessions", body, key=f"episode-{seed}")
             sent = await self._play(connection, session, actions)
             told = await connection.request("POST", f"/v1/sessions/{session['session_id']}/attach", {})
             await connection.request("DELETE", f"/v1/sessions/{session['session_id']}")

@@ -194,6 +194,7 @@ class RayWorker(PoolWorker):
         try:
             await asyncio.wait({asked, self._killed}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
+                asked.add_done_callback(_forget)
                 asked.cancel()
                 raise self._killed.result()
             outcome: Outcome = asked.result()
@@ -231,3 +232,9 @@ class RayWorker(PoolWorker):
         return f"the worker of {self.spec.name} on {self._node or 'Ray'} died" + (
             f" ({self._words[:300]})" if self._words else ""
         )
+
+
+def _forget(asked: asyncio.Future[Any]) -> None:
+    """Takes note of how a call ended that nobody waits for any more."""
+    if not asked.cancelled():
+        asked.exception()
