@@ -97,7 +97,7 @@ def _without_middle(lines: list[str], budget: int) -> str:
 @cache
 def extractor_prompt() -> str:
     """Returns the system message of the extractor's role."""
-    return (files(__package__) / "extractor.md").read_text(encoding="utf-8").strip()
+    return (files("cope_gym.skills") / "extractor.md").read_text(encoding="utf-8").strip()
 
 
 def with_skill(system_prompt: str, skill: Skill | None, limit: int, length: Callable[[str], int]) -> str:
