@@ -74,6 +74,10 @@ def launch(
         raise typer.Exit(script.launch(order))
 
 
+# Who writes `--max_steps 3`, as for the script, is told how it is written here; Click would only call it unknown.
+train.context_settings = launch.context_settings = {"ignore_unknown_options": True}  # type: ignore[attr-defined]
+
+
 def bench_objectives(
     turns: Annotated[
         list[int] | None, typer.Option(help="Turns an episode; again for more. Default: 5 10 20 40.")
@@ -122,11 +126,16 @@ def arguments(overrides: list[str]) -> list[str]:
     """Turns KEY=VALUE into the script's `--KEY VALUE`.
 
     Raises:
-        InputError: A word without `=`.
+        InputError: A word without `=`, or one with dashes, as the script takes them.
     """
     result: list[str] = []
     for override in overrides:
         key, equals, value = override.partition("=")
+        if key.startswith("-"):
+            name = key.lstrip("-")
+            raise InputError(
+                f"write {name}={value or 'VALUE'}, not {override}: here options are KEY=VALUE", type="bad_option"
+            )
         if not equals:
             raise InputError(f"'{override}' is not KEY=VALUE", type="bad_option")
         result += [f"--{key}", value]

@@ -87,7 +87,7 @@ def _mount(app: typer.Typer, entry: EntryPoint, words: str) -> Any:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=entry.name)
     else:
-        app.command(entry.name)(command)
+        app.command(entry.name, context_settings=getattr(command, "context_settings", None))(command)
     return command
 
 

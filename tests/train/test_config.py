@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,13 @@ def test_a_wrong_option_is_one_sentence(options: dict[str, object], sentence: st
     with pytest.raises(InputError, match=sentence) as error:
         parse(write(tmp_path, **options))
     assert "\n" not in str(error.value)
+
+
+def test_options_written_as_for_the_script_say_how_they_are_written_here() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cope_gym", "train", "any.yaml", "--max_steps", "3"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "write max_steps=VALUE, not --max_steps" in done.stderr, done.stderr
 
 
 def test_missing_files_and_models_are_named(tmp_path: Path) -> None:
