@@ -21,13 +21,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 CODE = ("bash", "python")
 WORDS = ("run", "server", "file", "output", "not run")
 
-# The README is also the package's page elsewhere, where comments would show; what stands above its blocks stands here.
+# The README is also the package's page elsewhere, where comments would show: a phrase in a block, and what would stand
+# above it. The first that fits counts.
 UNCOMMENTED = {
     "make quickstart": "not run: installs everything and trains for a quarter of an hour",
-    "import cope_gym": "run: engine",
-    "cope train cope_train/configs/sciworld/quick.yaml learning_rate=5e-5": "not run: trains; the tutorial's is run",
-    "cope install sciworld": "not run: serves until it is told to stop",
     "make test": "not run: the tests would run themselves",
+    "import cope_gym": "run: engine",
+    "cope train": "not run: trains; the tutorial's is run",
+    "cope serve": "not run: serves until it is told to stop",
 }
 
 _FENCE = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -73,7 +74,7 @@ def blocks(page: Path) -> list[Block]:
 def _block(page: Path, text: str, match: re.Match[str]) -> Block:
     comment, language, body = match[1] or "", match[2], match[3]
     if page.parent == ROOT and not comment and language in CODE:
-        comment = next((said for start, said in UNCOMMENTED.items() if body.startswith(start)), "")
+        comment = next((said for phrase, said in UNCOMMENTED.items() if phrase in body), "")
     word, _, rest = comment.partition(":")
     line = text.count("\n", 0, match.start(2)) + 1
     return Block(page, line, language, body, word.strip(), rest.strip())
