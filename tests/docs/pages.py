@@ -26,7 +26,7 @@ WORDS = ("run", "server", "file", "output", "not run")
 UNCOMMENTED = {
     "make quickstart": "not run: installs everything and trains for a quarter of an hour",
     "make test": "not run: the tests would run themselves",
-    "import cope_gym": "run: engine",
+    "import cope_gym": "run: engine, sciworld",
     "cope train": "not run: trains; the tutorial's is run",
     "cope serve": "not run: serves until it is told to stop",
 }
