@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers.trainer_utils import get_last_checkpoint
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOTrainer
 
 from cope_gym.errors import InfrastructureError, InputError
@@ -24,8 +24,8 @@ from cope_train.config import CoPEConfig
 from cope_train.drift import DriftGuard
 from cope_train.episodes import EpisodeSource, MakeEnv, record, reward_function
 from cope_train.evaluation import evaluate_panel
-from cope_train.groups import Reserve
 from cope_train.generation import check_backend
+from cope_train.groups import Reserve
 from cope_train.idea_rewards import IDEA_REWARDS
 from cope_train.metrics import rollout_metrics
 from cope_train.model_card import CardMixin, Facts, adapter_of, named
@@ -35,8 +35,8 @@ from cope_train.objectives.chat import ChatPieces
 from cope_train.objectives.records import Record
 from cope_train.rollout.driver import Episode
 from cope_train.rollout.template import ChatTemplate
-from cope_train.run_state import RunState
 from cope_train.run_folder import MetricsFile, trajectories_file, with_tokens, write_episodes
+from cope_train.run_state import RunState
 from cope_train.separate_step import SeparateStep
 from cope_train.trl_adapter import (
     MEAN_OVER_ROWS,
@@ -63,7 +63,7 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         processing_class: Tokenizer; by default the model's.
         **kwargs: Further arguments of `GRPOTrainer`, e.g. `peft_config`, `callbacks`.
 
-    Example:
+    Examples:
         >>> args = CoPEConfig("runs/first", environment="sciworld", use_cpu=True, bf16=False)
         >>> CoPETrainer("HuggingFaceTB/SmolLM2-135M-Instruct", args, tasks=cope_gym.tasks("sciworld")).train()
     """
@@ -109,17 +109,18 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
             self.add_callback(SeparateStep(self.objectives))
         self.add_callback(MetricsFile(self.folder))
         use_merged_sync(self)
+        self.drift = DriftGuard(args.drift_limit)
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         self.source.reserve = Reserve(list(dict.fromkeys(tasks)), args.seed, rank, ranks)
         self.run_state = RunState(rank, self._state, self._restore)
         self.add_callback(self.run_state)
-        self.drift = DriftGuard(args.drift_limit)
         self._rollout_seconds = 0.0
         self._training_seconds = 0.0
         self._written_step = -1
 
     def _make_source(self, *args: Any) -> EpisodeSource:
         return EpisodeSource(*args)
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Trains; a run that goes on takes back what it remembered beside its weights."""
         folder = resume_from_checkpoint
@@ -138,7 +139,6 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         self.source.reserve.taken = state["reserve_taken"]
         if self.objectives:
             self.objectives.stopped = state["stopped"]
-
 
     def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
         return EpochSampler.like(super()._get_train_sampler(dataset))
