@@ -57,7 +57,7 @@ SHAPES = ("round", "tall", "narrow", "wide", "heavy", "old", "carved", "plain", 
           "iron", "oaken", "glass", "painted")  # fmt: skip
 DOORS = 4  # of a family
 HELD_OUT = 60  # families that are never trained on
-WARM_STEPS, STEPS = 200, 50
+WARM_STEPS, STEPS = 450, 50
 ARMS = (("trained", False, "#4453c8", "own family"), ("trained_swapped", True, "#d9480f", "control"))
 KINDS = (("own", "own skill"), ("other", "another family's skill"))
 SOLVER = "Open the door: say its word."
@@ -186,15 +186,16 @@ def warm_up_episodes(count: int, seed: int) -> list[Trajectory]:
     episodes: list[Trajectory] = []
     for _ in range(count):
         door = f"A {chance.choice(COLOURS)} {chance.choice(SHAPES)} door, number {chance.randrange(DOORS)}."
-        said, told, card = (chance.choice(WORDS) for _ in range(3))
-        skill = Skill("door", f"Say {card}.")
+        said, told = chance.choice(WORDS), chance.choice(WORDS)
         played = _episode(SOLVER, door, said)
         played.messages.append({"role": "user", "content": f"It opens to {told}."})
         played.success = said == told
-        written = json.dumps({"name": skill.name, "description": f"Say {chance.choice(WORDS)}."})
+        written = json.dumps({"name": "door", "description": f"Say {chance.choice(WORDS)}."})
+        # Following a skill takes longest to learn, so that it is shown twice as often as the rest.
+        cards = [chance.choice(WORDS) for _ in range(2)]
         episodes += [
             played,
-            _episode(with_skill(SOLVER, skill, 512, len), door, card),
+            *(_episode(with_skill(SOLVER, Skill("door", f"Say {c}."), 512, len), door, c) for c in cards),
             _episode(EXTRACTOR, episode_text(played, 12000), written),
         ]
     return episodes
@@ -224,7 +225,7 @@ def warm_up(out: Path, steps: int) -> None:
         disable_tqdm=True,
         seed=0,
     )
-    trainer = clone(make_model(tokenizer, 0), tokenizer, warm_up_episodes(steps * 16, 1), args)
+    trainer = clone(make_model(tokenizer, 0), tokenizer, warm_up_episodes(steps * 12, 1), args)
     trainer.model.save_pretrained(out)
 
 
