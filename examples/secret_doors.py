@@ -4,7 +4,8 @@ A wrong word fails, but the reply names the right one. Whoever opened a door of 
 reads it opens the next door. There are hundreds of families, so that nothing is gained by learning words by heart.
 
 A tiny Llama is first cloned from made-up episodes: it says the word of a skill where it has one, and writes skills in
-the right form but with a word **drawn at random**. Everything after that is `SkillTrainer` with sampled skills:
+the right form, but seven of ten with a word **drawn at random**. Everything after that is `SkillTrainer` with sampled
+skills:
 
     python examples/secret_doors.py warm --out runs/doors/warm
     python examples/secret_doors.py run --seed 0 --warm runs/doors/warm --out runs/doors/0
@@ -57,7 +58,8 @@ SHAPES = ("round", "tall", "narrow", "wide", "heavy", "old", "carved", "plain", 
           "iron", "oaken", "glass", "painted")  # fmt: skip
 DOORS = 4  # of a family
 HELD_OUT = 60  # families that are never trained on
-WARM_STEPS, STEPS = 450, 50
+WARM_STEPS, STEPS = 400, 80
+CAREFUL = 0.3  # share of the cloned skills that hold the word that was told; the others hold any
 ARMS = (("trained", False, "#4453c8", "own family"), ("trained_swapped", True, "#d9480f", "control"))
 KINDS = (("own", "own skill"), ("other", "another family's skill"))
 SOLVER = "Open the door: say its word."
@@ -176,29 +178,38 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalL
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
+        # Both make it learn to copy a word within a hundred steps; without them it took more than it was given.
+        tie_word_embeddings=True,
+        initializer_range=0.1,
     )
     return LlamaForCausalLM(config)
 
 
+def follow_episodes(count: int, seed: int) -> list[Trajectory]:
+    """Makes solver's episodes with a skill, whose word is drawn at random and said."""
+    chance = random.Random(seed)
+    words = [chance.choice(WORDS) for _ in range(count)]
+    return [_episode(with_skill(SOLVER, Skill("door", f"Say {w}."), 512, len), _door(chance), w) for w in words]
+
+
 def warm_up_episodes(count: int, seed: int) -> list[Trajectory]:
-    """Makes episodes of both roles, in which every word is drawn at random: nothing in them says what opens a door."""
+    """Makes episodes of both roles. Doors open to words drawn at random, so nothing about real doors can be learnt."""
     chance = random.Random(seed)
     episodes: list[Trajectory] = []
     for _ in range(count):
-        door = f"A {chance.choice(COLOURS)} {chance.choice(SHAPES)} door, number {chance.randrange(DOORS)}."
+        door = _door(chance)
         said, told = chance.choice(WORDS), chance.choice(WORDS)
         played = _episode(SOLVER, door, said)
         played.messages.append({"role": "user", "content": f"It opens to {told}."})
         played.success = said == told
-        written = json.dumps({"name": "door", "description": f"Say {chance.choice(WORDS)}."})
-        # Following a skill takes longest to learn, so that it is shown twice as often as the rest.
-        cards = [chance.choice(WORDS) for _ in range(2)]
-        episodes += [
-            played,
-            *(_episode(with_skill(SOLVER, Skill("door", f"Say {c}."), 512, len), door, c) for c in cards),
-            _episode(EXTRACTOR, episode_text(played, 12000), written),
-        ]
-    return episodes
+        word = told if chance.random() < CAREFUL else chance.choice(WORDS)
+        written = json.dumps({"name": "door", "description": f"Say {word}."})
+        episodes += [played, _episode(EXTRACTOR, episode_text(played, 12000), written)]
+    return episodes + follow_episodes(count, seed)
+
+
+def _door(chance: random.Random) -> str:
+    return f"A {chance.choice(COLOURS)} {chance.choice(SHAPES)} door, number {chance.randrange(DOORS)}."
 
 
 def _episode(system: str, user: str, assistant: str) -> Trajectory:
@@ -207,11 +218,11 @@ def _episode(system: str, user: str, assistant: str) -> Trajectory:
 
 
 def warm_up(out: Path, steps: int) -> None:
-    """Clones the made-up episodes and saves the model."""
+    """Clones the made-up episodes and saves the model: following a skill first, which is learnt only by itself."""
     tokenizer = make_tokenizer()
     args = SFTConfig(
         str(out / "run"),
-        max_steps=steps,
+        max_steps=steps // 2,
         per_device_train_batch_size=48,
         learning_rate=3e-3,
         lr_scheduler_type="cosine",
@@ -225,7 +236,8 @@ def warm_up(out: Path, steps: int) -> None:
         disable_tqdm=True,
         seed=0,
     )
-    trainer = clone(make_model(tokenizer, 0), tokenizer, warm_up_episodes(steps * 12, 1), args)
+    followed = clone(make_model(tokenizer, 0), tokenizer, follow_episodes(steps * 24, 1), args).model
+    trainer = clone(followed, tokenizer, warm_up_episodes(steps * 8, 2), args)
     trainer.model.save_pretrained(out)
 
 
@@ -256,7 +268,7 @@ def config(out: Path, seed: int, steps: int) -> CoPEConfig:
         per_device_train_batch_size=96,
         gradient_accumulation_steps=1,
         loss_type="grpo",
-        learning_rate=1e-3,
+        learning_rate=3e-4,
         lr_scheduler_type="constant",
         max_steps=steps,
         use_cpu=True,
