@@ -35,6 +35,8 @@ def _cases() -> Iterator[object]:
             chosen = [block for block in found if slow or "slow" not in block.marks]
             if any(block.word == "run" for block in chosen) and (not slow or len(chosen) < len(found) or _slow(found)):
                 marks = set().union(*(block.marks for block in chosen)) & {"slow", "engine", "train"}
+                if "slow" in marks:  # such a page trains for minutes; what it shows has quicker tests of its own
+                    marks.add("soak")
                 name = str(page.relative_to(ROOT)) + (" (slow)" if slow else "")
                 yield pytest.param(chosen, id=name, marks=[getattr(pytest.mark, mark) for mark in sorted(marks)])
 
