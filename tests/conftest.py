@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something of the machine, not of the code: a busy one must not fail the suite.
+settings.register_profile("cope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cope")
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
