@@ -3,8 +3,7 @@ PYTHON ?= python3.11
 VENV ?= .venv
 RUN ?= quickstart
 BIN := $(VENV)/bin
-# Compiling every module of every package takes longer than compiling on first import what is imported at all.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Idle OpenMP threads that spin starve the servers beside them on a small machine (30 → 1 tokens/s seen).
 export OMP_WAIT_POLICY ?= passive
