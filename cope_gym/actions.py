@@ -77,7 +77,7 @@ def render(action: str, format: str, thought: str = "") -> str:
     """Writes an action as a model's turn, so that `parse(render(a, f), f).action == a` for a well-formed action.
 
     Args:
-        action: The environment command: one line for `react`, JSON for `json` and `tool_call`.
+        action: The environment command, without reasoning tags: one line for `react`, JSON for `json` and `tool_call`.
         format: One of `FORMATS`.
         thought: Reasoning to stand before the action; `plain` has no place for it.
 

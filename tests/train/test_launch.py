@@ -236,7 +236,7 @@ def test_ending_the_launcher_ends_everything(tmp_path: Path, model: Path) -> Non
         process = subprocess.Popen(command(str(path)), cwd=ROOT, env=environ(tmp_path), stdout=said, stderr=said)
     try:
         wait_for(lambda: read_metrics(run / "metrics.jsonl"), process, tmp_path / "said")
-        assert len(running(run)) >= 2
+        assert running(run)  # the server; training is the launcher itself, or a child
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
         assert not running(run)
