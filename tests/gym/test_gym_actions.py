@@ -67,7 +67,7 @@ def test_a_rendered_tool_call_comes_back(name: str, arguments: dict[str, object]
     call = json.dumps({"name": name, "arguments": arguments})
     assume(
         "think" not in call.lower()
-    )  # a reasoning tag hides what follows, in a call as anywhere: "<THINK>" was found
+    )  # a reasoning tag hides what follows, also in a call
     assert parse(render(call, format, "I call it."), format).action == call
 
 
