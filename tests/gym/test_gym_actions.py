@@ -65,9 +65,7 @@ arguments = st.dictionaries(
 @given(st.text(), arguments, st.sampled_from(["json", "tool_call"]))
 def test_a_rendered_tool_call_comes_back(name: str, arguments: dict[str, object], format: str) -> None:
     call = json.dumps({"name": name, "arguments": arguments})
-    assume(
-        "think" not in call.lower()
-    )  # a reasoning tag hides what follows, also in a call
+    assume("think" not in call.lower())  # a reasoning tag hides what follows, also in a call
     assert parse(render(call, format, "I call it."), format).action == call
 
 
