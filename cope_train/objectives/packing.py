@@ -59,21 +59,16 @@ class Layout:
 
 
 class _Row:
-    """Grows one row; all lists stay of one length."""
+    """Grows one row, piece by piece."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.positions: list[int] = []
-        self.segments: list[int] = []
-        self.trunks: list[int] = []
-        self.limits: list[int] = []
+        self.pieces: list[tuple[int, int, int, int, int]] = []
 
     def add(self, ids: Sequence[int], position: int, segment: int, trunk: int, limit: int) -> int:
         column = len(self.ids)
         self.ids += ids
-        self.positions += range(position, position + len(ids))
-        for values, value in ((self.segments, segment), (self.trunks, trunk), (self.limits, limit)):
-            values += [value] * len(ids)
+        self.pieces.append((len(ids), position - column, segment, trunk, limit))
         return column
 
 
@@ -184,18 +179,18 @@ def shortened(record: Record, branch: Branch, max_length: int | None) -> list[in
 def _layout(
     rows: Sequence[_Row], width: int, pad_id: int, trajectories: list[int], branches: list[list[int]]
 ) -> Layout:
-    def tensor(lists: Iterator[list[int]], fill: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([values + [fill] * (width - len(values)) for values in lists], dtype=dtype)
-
-    return Layout(
-        tensor((row.ids for row in rows), pad_id, torch.long),
-        tensor((row.positions for row in rows), 0, torch.long),
-        tensor((row.segments for row in rows), -1, torch.int32),
-        tensor((row.trunks for row in rows), -1, torch.int32),
-        tensor((row.limits for row in rows), 0, torch.int32),
-        trajectories,
-        branches,
-    )
+    shape = (len(rows), width)
+    ids, positions = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.long)
+    segment, trunk, limit = (torch.full(shape, fill, dtype=torch.int32) for fill in (-1, -1, 0))
+    for r, row in enumerate(rows):
+        length = len(row.ids)
+        ids[r, :length] = torch.tensor(row.ids, dtype=torch.long)
+        # Once a row rather than once a token: a micro-batch has tens of thousands of tokens and few pieces.
+        sizes, shifts, *values = torch.tensor(row.pieces, dtype=torch.long).view(-1, 5).unbind(1)
+        positions[r, :length] = torch.arange(length) + shifts.repeat_interleave(sizes)
+        for whole, value in zip((segment, trunk, limit), values, strict=True):
+            whole[r, :length] = value.repeat_interleave(sizes)
+    return Layout(ids, positions, segment, trunk, limit, trajectories, branches)
 
 
 def dense_mask(layout: Layout) -> torch.Tensor:

@@ -1,11 +1,12 @@
 """From hidden states to log-probabilities, for chosen rows only and in chunks: full-vocabulary logits never add up.
 
-A chunk's logits live for that chunk's forward, and again for its backward (activation checkpointing).
+A chunk's logits live for that chunk's forward, and again for its backward, which computes them anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
+from trl.kernels import ChunkedLogProbFunction
 
-CHUNK = 1024  # rows; 1024 x 152k entries in float32 are 0.6 GB
+VOCABULARY_CHUNK = 32768  # columns of the LM head that are projected at once, as in TRL
 
 
 @dataclass(frozen=True)
@@ -93,25 +95,29 @@ class Scores:
     top1: torch.Tensor
 
 
-def score(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Head, temperature: float = 1.0, chunk: int = CHUNK
-) -> Scores:
-    """Scores the token that each hidden state predicts.
+def score(hidden: torch.Tensor, targets: torch.Tensor, head: Head, temperature: float = 1.0) -> Scores:
+    """Scores the token that each hidden state predicts, by the kernel that TRL's own policy loss uses.
 
     Args:
         hidden: Hidden states of the positions *before* the tokens, shape (N, H).
         targets: Token ids, shape (N,).
         head: The LM head.
         temperature: Divides the logits.
-        chunk: Rows projected at once.
     """
-
-    def one(rows: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        log_p = head.logits(rows, temperature).log_softmax(-1)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        return log_p.gather(-1, ids[:, None])[:, 0], entropy, log_p.detach().argmax(-1) == ids
-
-    return Scores(*chunked(one, chunk, hidden, targets))
+    context = torch.autocast(hidden.device.type, enabled=False) if head.fp32 else nullcontext()
+    with context:
+        log_probs, entropy, _, _, top1 = ChunkedLogProbFunction.apply(
+            hidden.float() if head.fp32 else hidden.to(head.weight.dtype),
+            head.weight,
+            head.bias,
+            targets,
+            temperature,
+            VOCABULARY_CHUNK,
+            head.softcap,
+            head.scale,
+            ("entropy", "is_top1"),
+        )
+    return Scores(log_probs, entropy, top1)
 
 
 def chunked(

@@ -59,13 +59,14 @@ class Tokens:
 
     def add(self, first: int, ids: Sequence[int], positions: Iterable[int]) -> None:
         """Adds tokens of a sequence whose token 0 has the index `first`."""
-        for position in positions:
-            self.source.append(first + position - 1)
-            self.target.append(ids[position])
+        places = list(positions)
+        self.source += [first - 1 + place for place in places]
+        self.target += [ids[place] for place in places]
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns sources and targets, both of shape (N,)."""
-        return torch.tensor(self.source, device=device).long(), torch.tensor(self.target, device=device).long()
+        source, target = (torch.tensor(values, dtype=torch.long) for values in (self.source, self.target))
+        return source.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
     def __len__(self) -> int:
         return len(self.target)

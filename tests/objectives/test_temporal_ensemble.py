@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from objectives_kit import Say, episode
 
+from cope_train.objectives import projection
 from cope_train.objectives.branches import BranchOptions, build_branches
 from cope_train.objectives.projection import Head, score
 from cope_train.objectives.temporal_ensemble import (
@@ -221,11 +222,12 @@ def test_the_heads_factors_apply():
     assert torch.allclose(capped.logits(hidden, 0.9), expected, atol=1e-6)
 
 
-def test_scores_in_chunks_equal_one_projection():
+def test_scores_in_chunks_equal_one_projection(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(projection, "VOCABULARY_CHUNK", 7)
     head, hidden = head_and_rows()
     hidden.requires_grad_()
     targets = torch.arange(9)
-    scores = score(hidden, targets, head, 0.7, chunk=2)
+    scores = score(hidden, targets, head, 0.7)
     log_p = (hidden @ head.weight.T / 0.7).log_softmax(-1)
     assert torch.allclose(scores.log_probs, log_p.gather(-1, targets[:, None])[:, 0], atol=1e-6)
     assert torch.allclose(scores.entropy, -(log_p.exp() * log_p).sum(-1), atol=1e-6)

@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from fsdp_ranks import loss_of
 from objectives_kit import tiny_model
+from ranks_kit import launch
 from scripted import train
 from two_ranks import GROUPS, MODES
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
 
-def launch(script: str, folder: Path) -> list[dict]:
-    """Runs a script in two processes and returns what each of them saved."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), str(folder)],
-            env=common | {"RANK": str(r), "LOCAL_RANK": str(r)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=500)[0] for rank in processes]
-    finally:
-        for rank in processes:
-            rank.kill()
-    assert [rank.returncode for rank in processes] == [0, 0], outputs
-    return [torch.load(folder / f"rank{r}.pt") for r in range(2)]
-
-
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict]:
-    """One launch for all modes, because starting takes longest."""
-    return launch("two_ranks.py", tmp_path_factory.mktemp("ranks"))
+def ranks(tmp_path_factory) -> list[dict[str, Any]]:
+    """What each of two ranks saved. One launch for everything, because starting takes longest."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(Path(__file__).with_name("two_ranks.py"), folder)
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -68,9 +36,8 @@ def test_no_anchor_against_forty(tmp_path, ranks, mode):
             assert first["log"][0][name] == pytest.approx(log[0][name], abs=1e-3), name
 
 
-def test_packed_forward_under_fsdp2(tmp_path):
-    found = launch("fsdp_ranks.py", tmp_path)[0]
-    for kind, sharded in found.items():
+def test_packed_forward_under_fsdp2(ranks):
+    for kind, sharded in ranks[0]["fsdp2"].items():
         model = tiny_model(kind)
         loss = loss_of(model)
         loss.backward()

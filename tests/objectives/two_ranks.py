@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from fsdp_ranks import sharded
 from scripted import FULL, script, train
 
 # Rank 0 has nothing at all: no anchor, no target, no covered position. Rank 1 has 40 anchors.
@@ -28,4 +29,5 @@ if __name__ == "__main__":
     for mode, changes in MODES.items():
         weights, log, _ = train(folder, groups=GROUPS, per_device_train_batch_size=4, **changes)
         results[mode] = {"weights": weights, "log": log}
+    results["fsdp2"] = sharded()  # in the group that the trainers have made
     torch.save(results, folder / f"rank{os.environ['RANK']}.pt")
