@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,13 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says something of the machine, not of the code: a busy one must not fail the suite.
 settings.register_profile("cope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cope")
+
+
+def pytest_collection_finish() -> None:
+    """Trainers collect garbage at every start: half a second with all of torch in memory, unless that is set aside."""
+    gc.collect()
+    gc.freeze()
+
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

@@ -1,14 +1,19 @@
-"""Run by `test_ranks.py`, alone or on several ranks: two steps on the text world, weights to a file."""
+"""What `test_ranks.py` runs, alone and as a script on two ranks: two steps on the text world, weights to a file."""
 
 from __future__ import annotations
 
+import gc
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import skill_ranks_script
 import torch
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 
 from cope_train.trainer import CoPETrainer
+
+LOSS_TYPES = ("dapo", "grpo")
 
 
 class PartlyBroken(ToyEnv):
@@ -18,6 +23,7 @@ class PartlyBroken(ToyEnv):
 
 def main(folder: Path, rows: int, accumulated: int, loss_type: str) -> None:
     torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     args = make_config(
         folder,
@@ -47,4 +53,9 @@ def main(folder: Path, rows: int, accumulated: int, loss_type: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    gc.freeze()  # trainers collect garbage at every start
+    base = Path(sys.argv[1])
+    for name in LOSS_TYPES:
+        main(base / name, rows=2, accumulated=2, loss_type=name)
+    if find_spec("bm25s"):
+        skill_ranks_script.main(base / "skills", rows=8)

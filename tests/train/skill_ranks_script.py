@@ -1,8 +1,7 @@
-"""Run by `test_skill_ranks.py`, alone or on several ranks: two steps of co-evolution, weights and rows to a file."""
+"""What `test_ranks.py` runs, alone and on two ranks: two steps of co-evolution, weights and rows to a file."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ class PartlyBroken(ToyEnv):
         super().__init__(fail={BROKEN: 99})
 
 
-def main(folder: Path, rows: int, loss_type: str) -> None:
+def main(folder: Path, rows: int) -> None:
     torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     args = make_config(
         folder,
@@ -42,7 +42,7 @@ def main(folder: Path, rows: int, loss_type: str) -> None:
         max_steps=2,
         optim="sgd",
         learning_rate=0.5,
-        loss_type=loss_type,
+        loss_type="grpo",
         seed=SEED,
     )
     trainer = SkillTrainer(
@@ -61,7 +61,3 @@ def main(folder: Path, rows: int, loss_type: str) -> None:
     weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
     rank = trainer.accelerator.process_index
     torch.save({"weights": weights, "played": played}, folder / f"rank{rank}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
