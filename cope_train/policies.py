@@ -1,4 +1,4 @@
-"""Local models as policies of `cope eval`: `--policy hf:MODEL`.
+"""Local models as policies of `cope eval`: `--policy hf:MODEL` (Transformers) and `--policy vllm:MODEL`.
 
 MODEL is `quickstart`, a path, a Hub id, or the folder of a LoRA adapter.
 Every conversation is continued token by token with the driver's own sampler, so that an evaluation sees what a rollout
@@ -7,62 +7,51 @@ would: nothing is tokenised twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from cope_gym.errors import InputError
 from cope_gym.evaluate.policies import PolicySpec, Prompt, Reply, take
-from cope_train.models import fast_dtype, resolve
-from cope_train.rollout.backends import Request, Sampling, TransformersBackend
+from cope_train.models import fast_dtype, is_adapter, resolve
+from cope_train.rollout.backends import Backend, Request, Sampling, TransformersBackend
 from cope_train.rollout.buffer import EpisodeBuffer
 from cope_train.rollout.template import ChatTemplate
+from cope_train.rollout.vllm import EngineBackend
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can be started with
 
 
-class LocalModel:
-    """A Transformers model that writes turns.
+class SampledModel:
+    """A model that writes turns through one of the rollout's samplers.
 
     Args:
-        name: `quickstart`, a path, a Hub id, or the folder of a LoRA adapter.
-        sampling: How tokens are drawn.
+        name: What the user called it.
+        backend: Draws tokens.
+        template: Its chat template.
+        settings: What decides what it writes.
         max_turn_tokens: Most tokens of a turn.
-        batch_size: Most conversations in one batch.
-        dtype: Of the weights; `auto` takes what the model was saved in, on a CPU what is fast there.
+        batch_size: Most conversations at once.
     """
 
     def __init__(
         self,
         name: str,
-        sampling: Sampling = Sampling(),  # noqa: B008, frozen
-        max_turn_tokens: int = 256,
-        batch_size: int = 16,
-        dtype: str = "auto",
+        backend: Backend,
+        template: ChatTemplate,
+        settings: Mapping[str, Any],
+        max_turn_tokens: int,
+        batch_size: int,
     ) -> None:
-        path = resolve(name)
         self.name = Path(name).name
-        self.batch_size = batch_size
-        self.max_turn_tokens = max_turn_tokens
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        # Transformers loads an adapter's base model by itself.
-        if dtype == "auto" and device == "cpu":
-            dtype = fast_dtype()
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        self.settings: Mapping[str, Any] = {
-            "model": name,
-            "revision": getattr(model.config, "_commit_hash", None),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_turn_tokens": max_turn_tokens,
-        }
-        stops = model.generation_config.eos_token_id
-        self.template = ChatTemplate(tokenizer, [stops] if isinstance(stops, int) else stops or [])
-        self.backend = TransformersBackend(
-            model, sampling, self.template.stop_ids, tokenizer.pad_token_id or self.template.end_of_turn, batch_size
-        )
+        self.backend, self.template = backend, template
+        self.max_turn_tokens, self.batch_size = max_turn_tokens, batch_size
+        self.settings: Mapping[str, Any] = {"model": name, **settings, "max_turn_tokens": max_turn_tokens}
         self._episodes: dict[tuple[str, int], EpisodeBuffer] = {}
 
     def act(self, prompts: Sequence[Prompt]) -> list[Reply]:
@@ -97,6 +86,104 @@ class LocalModel:
         return buffer
 
 
+class LocalModel(SampledModel):
+    """A Transformers model.
+
+    Args:
+        name: `quickstart`, a path, a Hub id, or the folder of a LoRA adapter.
+        sampling: How tokens are drawn.
+        max_turn_tokens: Most tokens of a turn.
+        batch_size: Most conversations in one batch.
+        dtype: Of the weights; `auto` takes what the model was saved in, on a CPU what is fast there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampling: Sampling = Sampling(),  # noqa: B008, frozen
+        max_turn_tokens: int = 256,
+        batch_size: int = 16,
+        dtype: str = "auto",
+    ) -> None:
+        path = resolve(name)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        # Transformers loads an adapter's base model by itself.
+        if dtype == "auto" and device == "cpu":
+            dtype = fast_dtype()
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        template = ChatTemplate(tokenizer, _stops(model.generation_config))
+        pad = tokenizer.pad_token_id or template.end_of_turn
+        backend = TransformersBackend(model, sampling, template.stop_ids, pad, batch_size)
+        settings = {
+            "revision": getattr(model.config, "_commit_hash", None),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        super().__init__(name, backend, template, settings, max_turn_tokens, batch_size)
+
+
+class EngineModel(SampledModel):
+    """A model in a vLLM engine of this process.
+
+    Args:
+        name: As for `LocalModel`.
+        sampling: How tokens are drawn.
+        max_turn_tokens: Most tokens of a turn.
+        batch_size: Most conversations at once.
+        engine: Arguments of `vllm.LLM`, e.g. `max_model_len`.
+
+    Raises:
+        InputError: vLLM is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampling: Sampling = Sampling(),  # noqa: B008, frozen
+        max_turn_tokens: int = 256,
+        batch_size: int = 256,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        if find_spec("vllm") is None:
+            raise InputError(
+                "the policy vllm needs vLLM: run `pip install 'cope-gym[vllm]'`, or take hf:MODEL", type="no_extra"
+            )
+        import vllm
+        from vllm.lora.request import LoRARequest
+
+        path = model = resolve(name)
+        arguments, lora = dict(engine or {}), None
+        if is_adapter(path):
+            adapter = json.loads((Path(path) / "adapter_config.json").read_text(encoding="utf-8"))
+            model, rank = adapter["base_model_name_or_path"], adapter["r"]
+            lora = LoRARequest("adapter", 1, str(Path(path).resolve()))
+            arguments |= {"enable_lora": True, "max_lora_rank": next(r for r in LORA_RANKS if r >= rank)}
+        llm = vllm.LLM(model=model, max_num_seqs=batch_size, enable_prefix_caching=True, **arguments)
+        template = ChatTemplate(AutoTokenizer.from_pretrained(path), _stops(_generation_config(model)))
+        settings = {
+            "dtype": str(llm.llm_engine.model_config.dtype).removeprefix("torch."),
+            "vllm": vllm.__version__,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        backend = EngineBackend(llm, sampling, template.stop_ids, seeded=True, lora=lora)
+        super().__init__(name, backend, template, settings, max_turn_tokens, batch_size)
+
+
+def _generation_config(model: str) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(model)
+    except OSError:  # a model without one stops at its template's token
+        return GenerationConfig()
+
+
+def _stops(config: Any) -> list[int]:
+    stops = config.eos_token_id
+    return [stops] if isinstance(stops, int) else list(stops or [])
+
+
 def make(spec: PolicySpec) -> LocalModel:
     """Makes the policy for `cope eval` (entry point `cope.policies`: `hf`)."""
     settings = take(spec, temperature=1.0, top_p=1.0, max_turn_tokens=256, batch_size=16, dtype="auto")
@@ -108,3 +195,22 @@ def make(spec: PolicySpec) -> LocalModel:
         settings["batch_size"],
         settings["dtype"],
     )
+
+
+def make_vllm(spec: PolicySpec) -> EngineModel:
+    """Makes the policy for `cope eval` (entry point `cope.policies`: `vllm`)."""
+    settings = take(
+        spec,
+        temperature=1.0,
+        top_p=1.0,
+        max_turn_tokens=256,
+        batch_size=256,
+        dtype="auto",
+        gpu_memory_utilization=0.9,
+        max_model_len=0,
+        tensor_parallel_size=1,
+    )
+    sampling = Sampling(settings.pop("temperature"), settings.pop("top_p"))
+    turn_tokens, batch_size = settings.pop("max_turn_tokens"), settings.pop("batch_size")
+    settings["max_model_len"] = settings["max_model_len"] or None  # the longest that the model knows
+    return EngineModel(spec.model or "quickstart", sampling, turn_tokens, batch_size, settings)

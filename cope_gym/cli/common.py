@@ -18,6 +18,8 @@ Split = Annotated[str | None, typer.Option(help="The benchmark's split; by defau
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of the benchmark; again for more.")
 ]
+FirstChars = Annotated[int | None, typer.Option(min=1, help="Where the first observation is cut.")]
+LaterChars = Annotated[int | None, typer.Option(min=1, help="Where later observations are cut.")]
 
 
 def complain(sentence: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cope_gym.cli.common import BaseUrl, Env, Options, Split, err, out, progress, waiting
+from cope_gym.cli.common import BaseUrl, Env, FirstChars, LaterChars, Options, Split, err, out, progress, waiting
 from cope_gym.data import agentgym, experts, hub
 from cope_gym.data.rows import FORMATS
 from cope_gym.errors import InputError
@@ -46,6 +46,8 @@ def collect_experts(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder; by default experts/ENV_SPLIT.")] = None,
     options: Options = None,
     system_prompt: Annotated[Path | None, typer.Option(help="File; by default the environment's prompt.")] = None,
+    first_observation_chars: FirstChars = None,
+    observation_chars: LaterChars = None,
     concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 4,
     base_url: BaseUrl = None,
 ) -> None:
@@ -61,6 +63,7 @@ def collect_experts(
         experts.choose(listed.infos, category or [], ids, limit),
         {**(chosen.options if chosen else {}), **pairs(options)},
         _text(system_prompt),
+        (first_observation_chars, observation_chars),
         concurrency,
     )
     folder = folder or Path("experts") / f"{name}_{plan.split}"

@@ -44,6 +44,7 @@ class Plan:
         task_ids: The tasks.
         options: Options of the benchmark.
         system: System prompt, `None` for that of the environment.
+        chars: Where observations are cut, the first one and later ones; `None` as in the environment's protocol.
         concurrency: Episodes at the same time.
     """
 
@@ -51,6 +52,7 @@ class Plan:
     task_ids: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     system: str | None = None
+    chars: tuple[int | None, int | None] = (None, None)
     concurrency: int = 4
 
 
@@ -92,7 +94,7 @@ def collect(service: Service, plan: Plan, folder: Path, progress: Progress | Non
         InputError: The folder holds another plan, or the environment has no solution for any of the tasks.
     """
     panel = Panel(service.env, f"{service.env}_experts", plan.split, plan.task_ids, plan.options).sealed()
-    rules = service.rules(MAX_TURNS, plan.system)
+    rules = service.rules(MAX_TURNS, plan.system, chars=plan.chars)
     evaluation = Evaluation(panel, rules, versions=service.versions(), concurrency=plan.concurrency)
     policy = Expert(PolicySpec("", service.env, service.gold))
     evaluate(evaluation, policy, lambda: service.make_env(MAX_TURNS), folder, progress)

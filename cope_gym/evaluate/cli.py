@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cope_gym.cli.common import BaseUrl, Options, err, out
+from cope_gym.cli.common import BaseUrl, FirstChars, LaterChars, Options, err, out
 from cope_gym.errors import InputError
 from cope_gym.evaluate import panels, policies, report, runs
 from cope_gym.evaluate.compare import compare as run_comparison
@@ -52,6 +52,8 @@ def evaluate(
     system_prompt: Annotated[
         Path | None, typer.Option(help="File with the system prompt; by default the environment's own.")
     ] = None,
+    first_observation_chars: FirstChars = None,
+    observation_chars: LaterChars = None,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Play nothing; make a result of what the folder holds.")
     ] = False,
@@ -72,7 +74,8 @@ def evaluate(
         result = conclude(folder, allow_partial=True)
     else:
         try:
-            how = _How(samples, seed, concurrency, max_turns, protocol, _text(system_prompt))
+            chars = (first_observation_chars, observation_chars)
+            how = _How(samples, seed, concurrency, max_turns, protocol, _text(system_prompt), chars)
             if skills:
                 bank = open_bank(skills)
                 both = replace(how, skills=BankLookup(bank, chosen.env, encoder))
@@ -103,6 +106,7 @@ class _How:
     max_turns: int | None
     protocol: str | None
     system: str | None
+    chars: tuple[int | None, int | None]
     skills: BankLookup | None = None
 
 
@@ -148,7 +152,7 @@ def _play(
     admissible = {"admissible_actions": True} if policy == "random" and chosen.env in LISTS_ON_REQUEST else {}
     service = Service(chosen.env, connect(chosen.env, base_url), admissible)
     protocol = service.protocol(how.protocol)
-    rules = service.rules(how.max_turns, how.system, protocol)
+    rules = service.rules(how.max_turns, how.system, protocol, how.chars)
     tokens = protocol.max_tokens
     sampling = {"temperature": protocol.temperature, "max_tokens": tokens, "max_turn_tokens": tokens}
     spec = policies.PolicySpec("", chosen.env, service.gold, settings, sampling)

@@ -58,14 +58,26 @@ class Service:
         return {"cope_gym": metadata["version"], **{key: of_env[key] for key in _DECIDING if key in of_env}}
 
     def rules(
-        self, max_turns: int | None = None, system: str | None = None, protocol: Protocol | None = None
+        self,
+        max_turns: int | None = None,
+        system: str | None = None,
+        protocol: Protocol | None = None,
+        chars: tuple[int | None, int | None] = (None, None),
     ) -> Rules:
-        """Returns the rules of a protocol, by default the environment's first, with these changes."""
+        """Returns the rules of a protocol, by default the environment's first, with these changes.
+
+        Args:
+            max_turns: Turns of an episode.
+            system: System prompt.
+            protocol: The protocol.
+            chars: Where observations are cut, the first one and later ones.
+        """
         facts = self.facts()
         protocol = protocol or self.protocol()
         turns = max_turns or protocol.max_turns
         text = prompts.load(self.env) if system is None else system
-        return Rules(self.env, facts["action_format"], turns, text, *protocol.observation_chars)
+        cuts = (given or usual for given, usual in zip(chars, protocol.observation_chars, strict=True))
+        return Rules(self.env, facts["action_format"], turns, text, *cuts)
 
     def protocol(self, name: str | None = None) -> Protocol:
         """Returns a published protocol of the environment, by default the first."""

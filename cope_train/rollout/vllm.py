@@ -38,16 +38,19 @@ class EngineBackend:
         sampling: How tokens are drawn.
         stop_ids: Ids that end a turn.
         seeded: Draw every turn from its own seed; slower, repeatable.
+        lora: A `LoRARequest` of vLLM, where an adapter plays.
     """
 
     batches = False
 
-    def __init__(self, llm: Any, sampling: Sampling, stop_ids: Sequence[int], seeded: bool = False) -> None:
+    def __init__(
+        self, llm: Any, sampling: Sampling, stop_ids: Sequence[int], seeded: bool = False, lora: Any = None
+    ) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         self.engine = llm.llm_engine
-        self.sampling, self.stop_ids, self.seeded = sampling, tuple(stop_ids), seeded
+        self.sampling, self.stop_ids, self.seeded, self.lora = sampling, tuple(stop_ids), seeded, lora
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._keys: dict[str, Hashable] = {}
         self._known: dict[int, Any] = {}  # parameters by length: the engine copies them, making them takes as long
@@ -58,7 +61,8 @@ class EngineBackend:
         name = f"turn-{id(self)}-{self._count}"
         self._count += 1
         self._keys[name] = request.key
-        self.engine.add_request(name, {"prompt_token_ids": request.ids}, self._parameters(request))
+        prompt = {"prompt_token_ids": request.ids}
+        self.engine.add_request(name, prompt, self._parameters(request), lora_request=self.lora)
 
     def _parameters(self, request: Request) -> Any:
         known = None if self.seeded else self._known.get(request.max_tokens)

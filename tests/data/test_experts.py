@@ -94,6 +94,15 @@ def test_a_panel_s_tasks(cope: Cope) -> None:
     assert json.loads(Path("p/settings.json").read_text())["panel"]["split"] == "test"
 
 
+def test_observations_are_cut_as_training_will_cut_them(cope: Cope) -> None:
+    cuts = ["--first-observation-chars", "3", "--observation-chars", "2", "--system-prompt", "prompt.txt"]
+    code, text = cope("data", "experts", "toy", "--task", "hall/train-0", *cuts, "--out", "c")
+    assert code == 0, text
+    [kept] = trajectory.read("c/experts.jsonl")
+    seen = [len(m["content"]) for m in kept.messages if m["role"] == "user"]
+    assert seen[0] == 3 + len(" …") and set(seen[1:]) <= {2 + len(" …")}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -90,6 +90,16 @@ def test_the_system_prompt_is_the_named_one(cope: Cope, panel: str) -> None:
     assert first["messages"][0] == {"role": "system", "content": "Walk to the end."}
 
 
+def test_observations_are_cut_as_in_training(cope: Cope, panel: str) -> None:
+    cuts = ["--first-observation-chars", "9", "--observation-chars", "4"]
+    code, text = cope("eval", "--panel", panel, "--policy", "gold", *cuts, "--out", "cut")
+    assert code == 0, text
+    _, first, *later = json.loads(Path("cut/trajectories.jsonl").read_text().splitlines()[0])["messages"]
+    assert len(first["content"]) == 9 + len(" …")
+    assert {len(m["content"]) for m in later if m["role"] == "user"} == {4 + len(" …")}
+    assert json.loads(Path("cut/settings.json").read_text())["rules"]["observation_chars"] == 4
+
+
 def test_default_folder_and_limit(cope: Cope, panel: str) -> None:
     code, text = cope("eval", "--panel", panel, "--policy", "gold", "--limit", "2")
     assert code == 0, text
