@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 from trl.trainer.utils import add_fused_lm_head
 
@@ -39,20 +40,22 @@ SHAPES: dict[str, dict[str, Any]] = {
              "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True},
     "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
              "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+           "num_key_value_heads": 4, "vocab_size": 152064},
 }  # fmt: skip
 ARMS = ("stock", "packed", "unpacked")
 
 
-def make_sample(turns: int, horizon: int, vocabulary: int, rng: random.Random) -> Sample:
-    """An episode of random tokens with all its branches."""
+def make_sample(turns: int, horizon: int, vocabulary: int, rng: random.Random, length: int = TURN) -> Sample:
+    """An episode of random tokens with all its branches; `length` tokens a turn."""
     ids = [rng.randrange(vocabulary) for _ in range(PROMPT)]
     mask, actions = [0] * PROMPT, []
     for t in range(turns):
         prefix_end, start = len(ids) - HEADER, len(ids)
-        ids += [rng.randrange(vocabulary) for _ in range(TURN)]
-        mask += [1] * TURN
-        block = start + TURN - BLOCK
-        actions.append(ActionTurn(t, start, start + TURN, prefix_end, block, start + TURN, block + 2, start + TURN))
+        ids += [rng.randrange(vocabulary) for _ in range(length)]
+        mask += [1] * length
+        block, end = start + length - BLOCK, start + length
+        actions.append(ActionTurn(t, start, end, prefix_end, block, end, block + 2, end))
         if t < turns - 1:
             ids += [rng.randrange(vocabulary) for _ in range(OBSERVATION)]
             mask += [0] * OBSERVATION
@@ -155,6 +158,8 @@ class Setting:
     repeats: int = 5
     checkpointing: bool = False
     device: str | None = None
+    turn_tokens: int = TURN
+    lora: int = 0
 
     def __post_init__(self) -> None:
         for name, given, known in (("shape", [self.shape], SHAPES), ("arm", self.arms, ARMS)):
@@ -173,11 +178,7 @@ def run(setting: Setting, out: Path | None = None) -> list[dict[str, Any]]:
     """
     device = torch.device(setting.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=32768, **SHAPES[setting.shape]))
-    model = model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).train()
-    if setting.checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    model = _model(setting, device)
     packed, unpacked = (Passes(model, device, 0, PassOptions(packed=on)) for on in (True, False))
     results: list[dict[str, Any]] = []
     for turns in setting.turns:
@@ -199,7 +200,24 @@ def run(setting: Setting, out: Path | None = None) -> list[dict[str, Any]]:
     return results
 
 
+def _model(setting: Setting, device: torch.device) -> Any:
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    shape = LlamaConfig(max_position_embeddings=65536, **SHAPES[setting.shape])
+    with device:  # random numbers for billions of weights take minutes on a CPU
+        model: Any = AutoModelForCausalLM.from_config(shape, dtype=dtype)
+    model.train()
+    if setting.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    if not setting.lora:
+        return model
+    adapter = LoraConfig(r=setting.lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model, adapter)
+
+
 def _samples(setting: Setting, turns: int) -> list[Sample]:
     rng = random.Random(turns)
     lengths = [max(1, round(turns * (1 - setting.vary * rng.random()))) for _ in range(setting.batch)]
-    return [make_sample(n, setting.horizon, SHAPES[setting.shape]["vocab_size"], rng) for n in lengths]
+    vocabulary = SHAPES[setting.shape]["vocab_size"]
+    return [make_sample(n, setting.horizon, vocabulary, rng, setting.turn_tokens) for n in lengths]

@@ -85,13 +85,15 @@ def bench_objectives(
     arm: Annotated[
         list[str] | None, typer.Option(help="stock, packed, unpacked; again for more. Default: all.")
     ] = None,
-    shape: Annotated[str, typer.Option(help="Shape of the model: tiny, 135m, 1.5b.")] = "135m",
+    shape: Annotated[str, typer.Option(help="Shape of the model: tiny, 135m, 1.5b, 7b.")] = "135m",
     batch: Annotated[int, typer.Option(min=1, help="Episodes of the micro-batch.")] = 8,
     horizon: Annotated[int, typer.Option(min=1, help="K, actions a forecast.")] = 3,
     vary: Annotated[float, typer.Option(min=0, max=1, help="Spread of episode lengths.")] = 0.0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes; the median counts.")] = 5,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="With gradient checkpointing.")] = False,
     device: Annotated[str | None, typer.Option(help="cuda where there is one, else cpu.")] = None,
+    turn_tokens: Annotated[int, typer.Option(min=20, help="Tokens a turn.")] = 60,
+    lora: Annotated[int, typer.Option(min=0, help="Rank of an adapter on all linear layers; 0: all weights.")] = 0,
     json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
 ) -> None:
     """What forecasting and temporal ensemble cost: update time and memory against TRL's fused head."""
@@ -107,6 +109,8 @@ def bench_objectives(
             repeats,
             checkpointing,
             device,
+            turn_tokens,
+            lora,
         ),
         json,
     )

@@ -31,6 +31,8 @@ def resolve(name: str) -> str:
         if is_adapter(name):
             return name
         raise InputError(f"'{name}' is no model folder: it has no config.json", type="unknown_model")
+    if not path.exists() and name.count("/") > 1:
+        raise InputError(f"there is no folder '{name}', and a model on the Hub is OWNER/NAME", type="unknown_model")
     return str(path.expanduser()) if path.exists() else name
 
 

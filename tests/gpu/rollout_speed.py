@@ -1,34 +1,46 @@
-"""How close rollouts come to raw vLLM: real ScienceWorld, vLLM colocate, LoRA, independent episodes.
+"""How close rollouts come to raw vLLM: a real benchmark, vLLM colocate, LoRA, independent episodes.
 
 Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included),
 of raw vLLM on the same per-turn prompts with prefix caching (with and without log-probabilities), and the seconds of a
-training step by part; `driver_seconds` is what is neither engine nor waiting.
+training step by part; `driver_seconds` is what is neither engine nor waiting. With `--skew` the same episodes are then
+played with slow steps (one in twenty takes a second, the others 20 ms), each on its own and with a barrier a turn.
 
-    python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3
+    python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3 [--environment webshop] [--skew]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 from peft import LoraConfig
 
 import cope_gym
 from cope_train.config import CoPEConfig
+from cope_train.generation import open_backend
+from cope_train.rollout.driver import Rollout
 from cope_train.run_folder import read_metrics
 from cope_train.trainer import CoPETrainer
+
+TASKS = {"sciworld": ("find-living-thing", "boil"), "webshop": ()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", default="runs/speed")
+    parser.add_argument("--environment", default="sciworld", choices=sorted(TASKS))
+    parser.add_argument("--category", nargs="*", help="Tasks of these categories.")
+    parser.add_argument("--skew", action="store_true")
+    parser.add_argument("--system-prompt")
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--turns", type=int, default=16)
     parser.add_argument("--turn-tokens", type=int, default=64)
@@ -36,13 +48,14 @@ def main() -> None:
     parser.add_argument("--objectives", action="store_true", help="Forecasting and temporal ensemble on.")
     options = parser.parse_args()
 
-    tasks = [
-        t.id for t in cope_gym.tasks("sciworld", split="train").infos if t.category in ("find-living-thing", "boil")
-    ]
+    categories = options.category or TASKS[options.environment]
+    infos = cope_gym.tasks(options.environment, split="train").infos
+    tasks = [t.id for t in infos if not categories or t.category in categories]
     args = CoPEConfig(
         output_dir=options.out,
-        environment="sciworld",
-        environment_options={"simplifications": "easy"},
+        environment=options.environment,
+        environment_options={"simplifications": "easy"} if options.environment == "sciworld" else {},
+        system_prompt=options.system_prompt,
         max_turns=options.turns,
         max_turn_tokens=options.turn_tokens,
         max_episode_tokens=6000,
@@ -92,7 +105,35 @@ def main() -> None:
     }
     result["share_of_raw"] = raw / seconds
     result["share_of_raw_without_logprobs"] = plain / seconds
+    if options.skew:
+        result["skewed_seconds"] = {name: _skewed(trainer, name == "barrier") for name in ("alone", "barrier")}
     print(json.dumps(result), flush=True)
+
+
+class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment some of whose steps take long."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(1.0 if random.random() < 0.05 else 0.02)
+        return self.env.step(action)
+
+
+def _skewed(trainer: CoPETrainer, barrier: bool) -> dict[str, float]:
+    """Seconds and tokens of the last rollout's jobs, played in slow environments."""
+    source = trainer.source
+    make = source.setup.make_env
+    setup = replace(source.setup, make_env=lambda: Slow(make()), ordered=barrier, threads=len(source.episodes))
+    random.seed(0)
+    with open_backend(trainer, source.config.sampling(), setup.template) as backend:
+        rollout = Rollout([episode.job for episode in source.episodes], setup, backend)
+        episodes = rollout.play()
+    requests = _requests(episodes)
+    return {
+        "seconds": rollout.clock.total - rollout.clock.start,
+        "turns": len(requests),
+        "actions": sum(bool(turn.action) for episode in episodes for turn in episode.trajectory.turns),
+        "tokens": sum(length for _, length in requests),
+    }
 
 
 def _requests(episodes: list[Any]) -> list[tuple[list[int], int]]:

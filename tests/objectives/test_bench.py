@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cope_gym.cli import build
 from cope_gym.errors import InputError
-from cope_train.bench_objectives import Setting
+from cope_train.bench_objectives import Setting, run
 
 pytestmark = pytest.mark.train
 
@@ -26,8 +26,15 @@ def test_the_command_measures_every_arm(tmp_path: Path) -> None:
     assert results["packed"]["loss"] > results["stock"]["loss"] and results["packed"]["ratio"] > 1
 
 
+def test_an_adapter_with_checkpointing_and_long_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    setting = Setting([2], shape="tiny", batch=1, repeats=1, checkpointing=True, device="cpu", turn_tokens=90, lora=4)
+    stock, packed, unpacked = run(setting)
+    assert packed["loss"] == pytest.approx(unpacked["loss"], abs=1e-4) and packed["loss"] > stock["loss"]
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
 def test_what_there_is_not_is_named() -> None:
-    with pytest.raises(InputError, match="no shape '7b'; there are tiny, 135m"):
-        Setting(shape="7b")
+    with pytest.raises(InputError, match="no shape '70b'; there are tiny, 135m"):
+        Setting(shape="70b")
     with pytest.raises(InputError, match="no arm 'half'"):
         Setting(arms=["half"])

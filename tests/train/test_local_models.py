@@ -37,3 +37,8 @@ def test_settings_are_those_of_the_policy():
 def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
     with pytest.raises(InputError, match=r"no config\.json"):
         make(f"hf:{tmp_path}", spec())
+
+
+def test_a_folder_that_is_not_there_is_no_model_of_the_hub():
+    with pytest.raises(InputError, match="there is no folder 'runs/first/warm'"):
+        make("hf:runs/first/warm", spec())
