@@ -30,7 +30,8 @@ class LocalLauncher:
 
     def cores(self) -> int:
         """See `managed.Launcher.cores`."""
-        return os.cpu_count() or 1
+        # Those that this process may use: fewer than the machine's under taskset or in a job of a cluster.
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def available(self) -> float:
         """See `managed.Launcher.available`."""
