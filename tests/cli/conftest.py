@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from homes import at_home
 
 from cope_gym.cli import common, main
 from cope_gym.server import Address, LocalClient, LocalServer
@@ -21,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     before = os.getcwd()
     os.chdir(ROOT)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COPE_HOME", str(tmp_path_factory.mktemp("cope-home-cli")))
-        with LocalClient(LocalServer("toy", adapter="tests.gym.toy:ToyAdapter", idle_exit=20)) as warm:
+    with LocalClient(LocalServer("toy", adapter="tests.gym.toy:ToyAdapter", idle_exit=20)) as warm:
+        with at_home(tmp_path_factory.mktemp("cope-home-cli")):
             warm.envs()
-            yield warm.server.address()
-    os.chdir(before)
+            found = warm.server.address()
+        os.chdir(before)
+        yield found
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from homes import at_home
 
 from cope_gym.client import Client
 from cope_gym.env import CopeEnv
@@ -28,12 +29,15 @@ def _from_the_root() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cope_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cope_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the tests' own."""
-    home = tmp_path_factory.mktemp("cope-home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COPE_HOME", str(home))
-        yield home
+    return tmp_path_factory.mktemp("cope-home")
+
+
+@pytest.fixture(autouse=True)
+def _at_home(cope_home: Path) -> Iterator[None]:
+    with at_home(cope_home):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +51,10 @@ def address(cope_home: Path, log: Path) -> Iterator[Address]:
     """A toy server that stays for as long as a client of its own is open."""
     server = LocalServer("toy", {"log": str(log)}, ADAPTER, idle_exit=20, lease=60)
     with LocalClient(server) as warm:
-        warm.envs()
-        yield server.address()
+        with at_home(cope_home):
+            warm.envs()
+            found = server.address()
+        yield found
 
 
 @pytest.fixture

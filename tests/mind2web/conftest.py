@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from adapter_kit import AdapterWorker
+from homes import at_home, furnish
 
-from env_servers.install import cache_home, install
+from env_servers.install import install
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))  # the stand-in of the Hub
 
@@ -17,25 +18,28 @@ pytest.importorskip("lxml", reason="pages are read with lxml, of the `dev` extra
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the tests' own for data; installed environments are those of the machine."""
-    folder = tmp_path_factory.mktemp("home")
-    environments = cache_home() / "envs"
-    environments.mkdir(parents=True, exist_ok=True)
-    (folder / "envs").symlink_to(environments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COPE_HOME", str(folder))
-        yield folder
+    return furnish(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True)
+def _at_home(home: Path) -> Iterator[None]:
+    with at_home(home):
+        yield
 
 
 @pytest.fixture(scope="session")
 def python(home: Path) -> Path:
     """The benchmark's interpreter; made on first use."""
-    return install("mind2web")
+    with at_home(home):
+        return install("mind2web")
 
 
 @pytest.fixture(scope="session")
-def worker(python: Path) -> Iterator[AdapterWorker]:
+def worker(python: Path, home: Path) -> Iterator[AdapterWorker]:
     """A worker that tests share: its sessions are independent, which is itself under test."""
-    with AdapterWorker(python, "mind2web") as running:
+    with at_home(home):
+        running = AdapterWorker(python, "mind2web")
+    with running:
         yield running

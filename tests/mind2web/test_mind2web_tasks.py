@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from homes import at_home
 from mind2web_kit import PAGES, store_of, task_row
 
 from cope_gym.trajectory import protected
@@ -35,8 +36,9 @@ ROWS = {
 @pytest.fixture(scope="module")
 def adapter(home: Path) -> Any:
     pairs = [(split, read(row)) for split, rows in ROWS.items() for row in rows]
-    store.write(data_file("handmade"), pairs)
-    running = Mind2WebAdapter({"data": "handmade"})
+    with at_home(home):
+        store.write(data_file("handmade"), pairs)
+        running = Mind2WebAdapter({"data": "handmade"})
     yield running
     running.close()
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from homes import at_home, furnish
 from webshop_kit import build_official
 
-from env_servers.install import cache_home
 from env_servers.webshop.adapter import WebShopAdapter
 from env_servers.webshop.store import Catalogue
 
@@ -27,19 +27,20 @@ def official(official_folder: Path) -> Iterator[Catalogue]:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the tests' own for catalogues; installed environments are those of the machine."""
-    folder = tmp_path_factory.mktemp("home")
-    environments = cache_home() / "envs"
-    environments.mkdir(parents=True, exist_ok=True)
-    (folder / "envs").symlink_to(environments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COPE_HOME", str(folder))
-        yield folder
+    return furnish(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True)
+def _at_home(home: Path) -> Iterator[None]:
+    with at_home(home):
+        yield
 
 
 @pytest.fixture(scope="session")
 def adapter(home: Path) -> Iterator[WebShopAdapter]:
-    running = WebShopAdapter()
+    with at_home(home):
+        running = WebShopAdapter()
     yield running
     running.close()
