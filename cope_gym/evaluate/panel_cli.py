@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from cope_gym.cli.common import BaseUrl, Options, out
 from cope_gym.evaluate import panels
@@ -22,11 +22,14 @@ panel = typer.Typer(help="Fixed lists of tasks that make results comparable.", n
 @panel.command("list")
 def list_panels() -> None:
     """Names the shipped panels."""
-    table = Table("panel", "split", "tasks", "options", "")
+    table = Table(Column("panel", no_wrap=True), "split", "tasks", "options", "")
     for name in panels.names():
         one = panels.load(name)
-        table.add_row(name, one.split, str(len(one.task_ids)), json.dumps(dict(one.options)), one.description)
+        sentence, more, _ = one.description.partition(". ")
+        options = ", ".join(f"{key}={value}" for key, value in one.options.items())
+        table.add_row(name, one.split, str(len(one.task_ids)), options, f"{sentence} …" if more else sentence)
     out.print(table)
+    out.print("`cope panel show NAME` prints the whole description (…) and the task ids.")
 
 
 @panel.command()
@@ -42,8 +45,10 @@ def protocols() -> None:
 
 @panel.command()
 def show(name: str) -> None:
-    """Prints a panel's task ids and digest."""
+    """Prints what a panel is, its digest and its task ids."""
     one = panels.load(name)
+    if one.description:
+        out.print(one.description, soft_wrap=True, highlight=False)
     out.print(f"{one.env} {one.split} {json.dumps(dict(one.options))}\ndigest {one.digest}")
     for task in one.task_ids:
         out.print(task)
