@@ -112,9 +112,10 @@ class Engine:
         if await self._catalogue.metadata(session.origin.env) != session.origin.versions:
             raise self._lose(session, "it was started with another version of the adapter or its data")
         cause: Exception | None = None
-        for _ in range(_REBUILD_ATTEMPTS):
+        for last in (False,) * (_REBUILD_ATTEMPTS - 1) + (True,):
             try:
-                worker = await self._acquire(session, alone)
+                # At last without neighbours: theirs may be what kills.
+                worker = await self._acquire(session, alone or last)
                 await self._replay(session, worker)
             except _Fault as error:
                 self._detach(session)
@@ -123,6 +124,8 @@ class Engine:
             except ServiceError:
                 await self.let_go(session)
                 raise
+            if not alone:
+                self._pool.share(worker)
             self._metrics.rebuilt(session.origin.env)
             log.info("session rebuilt", extra={"session": session.id, "steps": session.steps})
             return worker
@@ -153,17 +156,24 @@ class Engine:
                 self._detach(session)
                 break
         async with self._isolation:
+            worker, result = await self._second_try(session, action)
+        self._pool.share(worker)
+        return result
+
+    async def _second_try(self, session: Session, action: str) -> tuple[Worker, dict[str, Any]]:
+        for _ in range(_REBUILD_ATTEMPTS):
             worker = await self.rebuild(session, alone=True)
             try:
-                result = await self._call_step(session, worker, action)
+                return worker, await self._call_step(session, worker, action)
+            except BystanderError:  # it died before it was asked
+                self._detach(session)
             except WorkerTimeoutError as error:
                 self._detach(session)
                 raise self._lose(session, f"{error}, at the second try too", "step_timeout") from error
             except _Fault as error:
                 self._detach(session)
                 raise self._lose(session, f"the step failed twice: {error}") from error
-        self._pool.share(worker)
-        return result
+        raise self._lose(session, "the workers for the second try of its step died before they were asked")
 
     async def _call_step(self, session: Session, worker: Worker, action: str, **again: Any) -> dict[str, Any]:
         timeout = self._catalogue.facts(session.origin.env).step_timeout

@@ -48,7 +48,7 @@ class WorkerTimeoutError(WorkerDiedError):
 
 
 class BystanderError(WorkerDiedError):
-    """The worker was killed for another session's call; this one is under no suspicion."""
+    """The worker was killed for another session's call, or died before this one was sent: no reason for suspicion."""
 
 
 class EpisodeFaultError(Exception):
@@ -79,6 +79,7 @@ class Worker(Protocol):
             ServiceError: The adapter named what is wrong; nothing has changed.
             EpisodeFaultError: The benchmark broke; the episode is gone.
             WorkerDiedError: The worker died, or was killed because the deadline passed.
+            BystanderError: It died, but not of this call.
         """
         ...
 

@@ -92,7 +92,8 @@ class WorkerProcess(PoolWorker):
 
     async def _exchange(self, op: str, timeout: float, arguments: dict[str, Any]) -> Any:
         if not self.alive or self._writer is None:
-            raise WorkerDiedError(self._obituary())
+            # Nothing was sent: what killed it was not this call, which may have waited for its turn.
+            raise BystanderError(self._obituary())
         self._number += 1
         number = self._number
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()

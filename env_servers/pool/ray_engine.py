@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 
 from env_servers.adapter import Facts
 from env_servers.errors import ServiceError
-from env_servers.pool.base import EpisodeFaultError, Hello, WorkerDiedError, WorkerSpec
+from env_servers.pool.base import BystanderError, EpisodeFaultError, Hello, WorkerDiedError, WorkerSpec
 from env_servers.pool.ray_node import FAULTS, NodeWorker, Outcome
 from env_servers.pool.workers import PoolWorker
 
@@ -149,7 +149,7 @@ class RayWorker(PoolWorker):
     async def call(self, op: str, timeout: float, **arguments: Any) -> Any:
         """See `Worker.call`; the deadline is watched on the node."""
         if not self.alive:
-            raise WorkerDiedError(self._obituary())
+            raise BystanderError(self._obituary())
         return await self._ask(self._actor.call.remote(op, timeout, arguments))
 
     async def look(self) -> None:

@@ -84,6 +84,14 @@ def test_an_action_that_kills_once_succeeds_at_the_second_try(server: Server, tm
     assert server.step(name, 2, "add 1").json()["observation"] == "counter 3"
 
 
+def test_a_step_that_waited_its_turn_in_a_dying_worker_was_not_tried(server: Server, tmp_path: Path) -> None:
+    """Each of these kills a worker once; whoever waited behind one must still have two tries of its own."""
+    names = [server.create(seed=i)["session_id"] for i in range((os.cpu_count() or 1) + 2)]
+    steps = [{"session_id": name, "step_index": 0, "action": f"once {tmp_path}/{name}"} for name in names]
+    results = server.http.post("/v1/step_many", json={"steps": steps}).json()["results"]
+    assert [result.get("observation") for result in results] == ["counter 0"] * len(names), results
+
+
 def test_a_hung_step_is_killed_and_its_neighbours_live_on(server: Server) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(3)]
     for name in names:
