@@ -1,9 +1,9 @@
 """FlexAttention on a GPU against float32: the packed loss and its gradient, with the quickstart's model.
 
-Four ways to the same joint loss (policy, forecasting, ensemble) on the same episodes of random ids: float32 with a
-dense mask, which is the reference; float32 with FlexAttention; bfloat16 with FlexAttention; float32 with a sequence a
-branch. Prints one JSON line a way; the exit code is 1 where float32 is off by more than 1e-3 or bfloat16 by more than
-3e-2 (relative).
+Five ways to the same joint loss (policy, forecasting, ensemble) on the same episodes of random ids: with a dense mask,
+with FlexAttention, with a sequence a branch, in float32; the first two in bfloat16. Each is compared with the dense mask
+in its own precision. Prints one JSON line a way; the exit code is 1 where a loss is off by more than 1e-3, or a gradient
+by more than 2e-3 in float32 or 0.25 in bfloat16 (relative; on random ids bfloat16 itself is off by 0.75).
 
     python tests/gpu/flex_attention.py
 """
@@ -31,22 +31,29 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     rng = random.Random(0)
     samples = [make_sample(TURNS - i % 2, HORIZON, 49152, rng) for i in range(BATCH)]
-    reference: tuple[float, torch.Tensor] | None = None
+    references: dict[torch.dtype, tuple[float, torch.Tensor]] = {}
     good = True
-    for name, dtype, packed, flex, bound in (
-        ("float32 dense", torch.float32, True, False, 0.0),
-        ("float32 flex", torch.float32, True, True, 1e-3),
-        ("bfloat16 flex", torch.bfloat16, True, True, 3e-2),
-        ("float32 unpacked", torch.float32, False, False, 1e-3),
+    for name, dtype, packed, flex in (
+        ("float32 dense", torch.float32, True, False),
+        ("float32 flex", torch.float32, True, True),
+        ("float32 unpacked", torch.float32, False, False),
+        ("bfloat16 dense", torch.bfloat16, True, False),
+        ("bfloat16 flex", torch.bfloat16, True, True),
     ):
         loss, gradient = measure(samples, device, dtype, packed, flex)
-        reference = reference or (loss, gradient)
-        off = abs(loss - reference[0]) / abs(reference[0])
-        difference = ((gradient - reference[1]).norm() / reference[1].norm()).item()
-        cosine = torch.nn.functional.cosine_similarity(gradient, reference[1], dim=0).item()
-        line = {"way": name, "loss": loss, "loss_off": off, "gradient_off": difference, "gradient_cosine": cosine}
+        known, direction = references.setdefault(dtype, (loss, gradient))
+        off = abs(loss - known) / abs(known)
+        difference = ((gradient - direction).norm() / direction.norm()).item()
+        exact = references[torch.float32][1]
+        line = {
+            "way": name,
+            "loss": loss,
+            "loss_off": off,
+            "gradient_off": difference,
+            "gradient_cosine_to_float32": torch.nn.functional.cosine_similarity(gradient, exact, dim=0).item(),
+        }
         print(json.dumps(line), flush=True)
-        good &= name == "float32 dense" or (off <= bound and (dtype != torch.float32 or difference <= bound))
+        good &= off <= 1e-3 and difference <= (2e-3 if dtype == torch.float32 else 0.25)
     return 0 if good else 1
 
 

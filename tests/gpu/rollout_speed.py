@@ -1,9 +1,10 @@
 """How close rollouts come to raw vLLM: a real benchmark, vLLM colocate, LoRA, independent episodes.
 
-Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included),
-of raw vLLM on the same per-turn prompts with prefix caching (with and without log-probabilities), and the seconds of a
-training step by part; `driver_seconds` is what is neither engine nor waiting. With `--skew` the same episodes are then
-played with slow steps (one in twenty takes a second, the others 20 ms), each on its own and with a barrier a turn.
+Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included), of
+raw vLLM on the same per-turn prompts with prefix caching and log-probabilities (turn after turn, as they follow from
+each other, and all at once, which no rollout can do), and the seconds of a training step by part; `driver_seconds` is
+what is neither engine nor waiting. With `--skew` the same episodes are then played with slow steps (one in twenty takes
+a second, the others 20 ms), each on its own and with a barrier a turn.
 
     python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3 [--environment webshop] [--skew]
 """
@@ -86,25 +87,26 @@ def main() -> None:
     rows = [row for row in read_metrics(Path(options.out) / "metrics.jsonl") if "seconds/rollout" in row]
     last = rows[-1]
     requests = _requests(trainer.source.episodes)
-    tokens = sum(length for _, length in requests)
+    tokens = sum(length for _, _, length in requests)
     seconds = last["seconds/rollout"] - last["seconds/rollout_start"]  # from the first request on
-    raw, plain = _raw(trainer, requests, logprobs=0), _raw(trainer, requests, logprobs=None)
+    by_turn = [[(ids, length) for turn, ids, length in requests if turn == t] for t in range(options.turns)]
+    raw, at_once = _raw(trainer, by_turn), _raw(trainer, [[call for calls in by_turn for call in calls]])
     result: dict[str, Any] = {
         "episodes": len(trainer.source.episodes),
         "turns": len(requests),
         "tokens": tokens,
         "rollout_tokens_per_second": tokens / seconds,
         "raw_tokens_per_second": tokens / raw,
-        "raw_without_logprobs_tokens_per_second": tokens / plain,
+        "raw_at_once_tokens_per_second": tokens / at_once,
         "driver_seconds": seconds - last["seconds/generate"] - last["seconds/environment_waiting"],
         "seconds": {k: v for k, v in last.items() if k.startswith("seconds/")},
         "step_time": [row.get("step_time") for row in rows],
         "importance_ratio": last.get("sampling/importance_sampling_ratio/mean"),
         "peak_gb": torch.cuda.max_memory_allocated() / 2**30,
-        "turn_lengths": Counter(min(length, options.turn_tokens) // 8 * 8 for _, length in requests),
+        "turn_lengths": Counter(min(length, options.turn_tokens) // 8 * 8 for _, _, length in requests),
     }
     result["share_of_raw"] = raw / seconds
-    result["share_of_raw_without_logprobs"] = plain / seconds
+    result["share_of_raw_at_once"] = at_once / seconds
     if options.skew:
         result["skewed_seconds"] = {name: _skewed(trainer, name == "barrier") for name in ("alone", "barrier")}
     print(json.dumps(result), flush=True)
@@ -132,34 +134,33 @@ def _skewed(trainer: CoPETrainer, barrier: bool) -> dict[str, float]:
         "seconds": rollout.clock.total - rollout.clock.start,
         "turns": len(requests),
         "actions": sum(bool(turn.action) for episode in episodes for turn in episode.trajectory.turns),
-        "tokens": sum(length for _, length in requests),
+        "tokens": sum(length for _, _, length in requests),
     }
 
 
-def _requests(episodes: list[Any]) -> list[tuple[list[int], int]]:
-    """Every turn's prompt and number of sampled tokens, in the order of turns, as the rollout asked for them."""
-    turns = [
+def _requests(episodes: list[Any]) -> list[tuple[int, list[int], int]]:
+    """Number, prompt and number of sampled tokens of every turn, as the rollout asked for them."""
+    return [
         (turn.index, e.buffer.ids[: turn.start], turn.end - turn.start) for e in episodes for turn in e.buffer.turns
     ]
-    return [(ids, length) for _, ids, length in sorted(turns, key=lambda turn: turn[0])]
 
 
-def _raw(trainer: CoPETrainer, requests: list[tuple[list[int], int]], logprobs: int | None) -> float:
-    """Seconds that vLLM alone needs for the same prompts, all of a turn at once, lengths fixed.
+def _raw(trainer: CoPETrainer, calls: list[list[tuple[list[int], int]]]) -> float:
+    """Seconds that vLLM alone needs for the same prompts, lengths fixed, one call after the other.
 
-    Training needs log-probabilities, which cost vLLM time of its own: with `logprobs=0` it does the same work.
+    Training needs log-probabilities, which cost vLLM time of its own: they are asked for here as well.
     """
     from vllm import SamplingParams
 
     llm = trainer.vllm_generation.llm
     llm.reset_prefix_cache()
-    params = [
-        SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, detokenize=False, logprobs=logprobs)
-        for _, length in requests
-    ]
-    prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
     started = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
+    for call in filter(None, calls):
+        params = [
+            SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, detokenize=False, logprobs=0)
+            for _, length in call
+        ]
+        llm.generate([{"prompt_token_ids": ids} for ids, _ in call], params, use_tqdm=False)
     return time.perf_counter() - started
 
 
