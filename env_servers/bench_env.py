@@ -57,14 +57,16 @@ def measure(name: str, sessions: Sequence[int], steps: int) -> Iterator[Measurem
 
     Args:
         name: A benchmark of the catalogue.
-        sessions: How many sessions at a time; one measurement of each. The stock engine is measured with one only.
+        sessions: How many sessions at a time; one measurement of each. The stock engine is measured with one only, and
+            one process only with as many as a worker takes.
         steps: Actions a session.
     """
     entry = entry_of(name)
-    plan: Plan = json.loads(_run(entry, entry.adapter, "", "--plan", str(max(sessions)), "--steps", str(steps)))
+    planned = json.loads(_run(entry, entry.adapter, "", "--plan", str(max(sessions)), "--steps", str(steps)))
+    plan: Plan = planned["plan"]
     if find_spec(f"env_servers.{name}.stock") is not None:
         yield _in_process(entry, f"env_servers.{name}.stock:ADAPTER", "stock engine", plan[:1])
-    for count in sessions:
+    for count in (count for count in sessions if count <= planned["places"]):
         yield _in_process(entry, entry.adapter, "in process", plan[:count])
     for count in sessions:
         yield _over_http(entry, plan[:count])

@@ -57,8 +57,8 @@ def play(name: str, plan: Plan) -> Dict[str, Any]:
     return {"start": start, "resets": resets, "steps": steps, "seconds": seconds, "rss": rss}
 
 
-def plan_for(name: str, sessions: int, steps: int) -> Plan:
-    """Returns sessions of different categories, with the first actions of the tasks' gold paths."""
+def plan_for(name: str, sessions: int, steps: int) -> Dict[str, Any]:
+    """Returns sessions of different categories, with the first actions of the tasks' gold paths, and how many fit."""
     adapter: Adapter = load_adapter(name)({})
     first: Dict[str, str] = {}
     for task in adapter.tasks(adapter.splits()[0]):
@@ -68,10 +68,11 @@ def plan_for(name: str, sessions: int, steps: int) -> Plan:
     adapter.close()
     if not any(actions):
         raise SystemExit(f"{name} has no gold paths to measure with.")
-    return [
+    plan: Plan = [
         {"task_id": ids[number % len(ids)], "options": {}, "actions": actions[number % len(ids)]}
         for number in range(sessions)
     ]
+    return {"plan": plan, "places": adapter.facts.sessions_per_worker}
 
 
 def main() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from cope_gym.aio import AsyncClient
+from env_servers import bench_env
 from env_servers.bench.__main__ import app
 from env_servers.bench.chaos import run
 from env_servers.bench.load import Plan, drive
 from env_servers.bench.serving import flags, serving
+from env_servers.install import install
 
 SLEEPER = "sleep=env_servers.bench.sleeper:SleepAdapter"
 COUNTER = "counter=tests.service.adapters:CounterAdapter"
@@ -41,6 +44,21 @@ def test_solutions_are_played(flag: list[str], tmp_path: Path) -> None:
     (row,) = json.loads(numbers.read_text())
     assert row["failures"] == {} and len(row["create"]) == 6 and len(row["step"]) == 30
     assert len(row["cpu"]) == 2 and row["workers"] >= 1
+
+
+@pytest.mark.engine
+def test_one_process_is_measured_with_as_many_sessions_as_a_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond that ScienceWorld's JVM, for one, is out of memory."""
+    real = bench_env._run
+
+    def run_with_two_places(entry: Any, adapter: str, text: str, *flags: str) -> str:
+        told = json.loads(real(entry, adapter, text, *flags))
+        return json.dumps({**told, "places": 2} if "--plan" in flags else told)
+
+    install("webshop")
+    monkeypatch.setattr(bench_env, "_run", run_with_two_places)
+    rows = [(row.what, row.sessions, len(row.resets)) for row in bench_env.measure("webshop", [1, 3], 2)]
+    assert rows == [("in process", 1, 1), ("over HTTP", 1, 1), ("over HTTP", 3, 3)]
 
 
 @pytest.mark.slow
