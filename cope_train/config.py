@@ -55,6 +55,10 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         False, "One advantage a turn, from its own reward, for episodes that end at their first wrong step (Mind2Web)."
     )
     max_turns: int = knob(20, "Most action turns of an episode.")
+    turn_stages: list[int] | None = knob(
+        None, "Most action turns by stage, e.g. 10 20 30 (ScalingInter-RL); the last replaces max_turns."
+    )
+    turn_stage_steps: int = knob(100, "Training steps of a stage of turn_stages.")
     max_turn_tokens: int = knob(64, "Most sampled tokens of a turn.")
     max_episode_tokens: int = knob(4096, "Most tokens after the prompt, observations included.")
     first_observation_chars: int = knob(4000, "Where the first observation is cut.")
@@ -90,6 +94,9 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
             self.num_generations_eval = 1  # evaluation plays a panel, without groups
         if self.skills:
             self.num_generations = self.skill_count
+        if self.turn_stages:
+            self._check_stages(self.turn_stages)
+            self.max_turns = self.turn_stages[-1]
         self.environment_options = self.environment_options or {}
         self.server_settings = self.server_settings or {}
         super().__post_init__()
@@ -132,6 +139,21 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
                 "ordered_rollouts do not depend on time: leave out episode_seconds and straggler_share",
                 type="bad_option",
             )
+
+    def _check_stages(self, stages: list[int]) -> None:
+        if self.skills:
+            raise InputError("turn_stages are not possible with skills: set max_turns", type="bad_option")
+        if min(stages) < 1 or max(stages) > stages[-1] or self.turn_stage_steps < 1:
+            raise InputError(
+                "turn_stages are at least 1 and none is above the last, and turn_stage_steps is at least 1, not "
+                f"{stages} and {self.turn_stage_steps}",
+                type="bad_option",
+            )
+
+    def turns_at(self, step: int) -> int:
+        """Most action turns of an episode after so many training steps; nothing else decides, resumed or not."""
+        stages = self.turn_stages or [self.max_turns]
+        return stages[min(step // self.turn_stage_steps, len(stages) - 1)]
 
     def limits(self) -> Limits:
         """Limits of an episode."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,8 @@ class EpisodeSource:
         step, _ = self._count(trainer)
         first = trainer.accelerator.process_index * len(prompts)
         size = trainer.num_generations
+        limits = replace(self.setup.limits, turns=self.config.turns_at(step))
+        setup = replace(self.setup, limits=limits)
 
         def job(task: str, row: int, attempt: int = 0) -> Job:
             again = (attempt,) if attempt else ()
@@ -95,6 +98,7 @@ class EpisodeSource:
                 seed=seed_number(self.config.seed, step, task) % 2**31,
                 sampling_seed=(self.config.seed, *self._last, first + row, *again),
                 sample=(first + row) % size,
+                setup=setup,
                 tag=row,
             )
 
