@@ -26,14 +26,15 @@ def train(
 
     For several processes: `accelerate launch cope_train/train.py --config FILE --KEY VALUE`.
     """
+    words = arguments(overrides or [])  # what is wrong with them is said before torch is imported
+    if not config and not options:
+        raise InputError("name a configuration file: cope train FILE [KEY=VALUE]...", type="bad_option")
     script: Any = _load("train", "cope_train.train")
     if options:
         script.print_options(stage or "rl")
-    elif not config:
-        raise InputError("name a configuration file: cope train FILE [KEY=VALUE]...", type="bad_option")
     else:
         chosen = ["--stage", stage] if stage else []
-        script.train(["--config", config, *chosen, *arguments(overrides or [])])
+        script.train(["--config", config, *chosen, *words])
 
 
 def launch(
@@ -60,15 +61,14 @@ def launch(
     tmux: Annotated[bool, typer.Option("--tmux", help="Run in a tmux session of its own.")] = False,
 ) -> None:
     """Start servers, train, and clear up: `cope launch sciworld/cope learning_rate=2e-5 --name first`."""
+    words = arguments(overrides or [])
     script: Any = _load("launch", "cope_train.launch")
-    order = script.Order(
-        config, arguments(overrides or []), name, fresh, processes, accelerate, port, max_workers, secrets
-    )
+    order = script.Order(config, words, name, fresh, processes, accelerate, port, max_workers, secrets)
     if dry_run:
         typer.echo(script.describe(script.plan(order)), nl=False)
     elif tmux:
-        words = [word for word in sys.argv[1:] if word != "--tmux"]
-        session = script.in_tmux(script.plan(order), words[words.index("launch") + 1 :])
+        line = [word for word in sys.argv[1:] if word != "--tmux"]
+        session = script.in_tmux(script.plan(order), line[line.index("launch") + 1 :])
         typer.echo(f"started: tmux attach -t {session}")
     else:
         raise typer.Exit(script.launch(order))

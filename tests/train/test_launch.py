@@ -17,6 +17,7 @@ import pytest
 import yaml
 from toy import make_model, make_tokenizer
 
+from cope_gym.cli import main
 from cope_gym.errors import InputError
 from cope_train import prerequisites, variables
 from cope_train.config import CoPEConfig
@@ -183,13 +184,28 @@ def test_server_and_configuration_must_agree(tmp_path: Path) -> None:
         agreement(Server(), args)  # type: ignore[arg-type]
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "cope_gym", "launch", *words]
+@pytest.fixture
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is set that a launch reads, and its server finds the toy."""
+    monkeypatch.chdir(ROOT)
+    for key in os.environ:
+        if key.startswith(("COPE_", "ROLLOUT")):
+            monkeypatch.delenv(key)
+    for key, value in {
+        "COPE_HOME": str(tmp_path / "home"),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }.items():
+        monkeypatch.setenv(key, value)
 
 
-def environ(tmp_path: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("COPE_", "ROLLOUT"))}
-    return kept | {"COPE_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+def cope_launch(*words: str) -> int:
+    """Runs `cope launch` in this process, which has imported torch and trl already; returns its exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cope", "launch", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code if isinstance(ended.value.code, int) else int(ended.value.code is not None)
 
 
 def running(folder: Path) -> list[str]:
@@ -206,34 +222,36 @@ def running(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_starts_its_server_trains_and_goes_on_by_name(tmp_path: Path, model: Path) -> None:
+def test_a_run_starts_its_server_trains_and_goes_on_by_name(
+    clean: None, tmp_path: Path, model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path, model)
     run = tmp_path / "run"
+    said = ""
     for steps in ("1", "2"):
-        line = command(str(path), f"max_steps={steps}")
-        done = subprocess.run(line, cwd=ROOT, env=environ(tmp_path), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert "split train" in done.stderr
-    assert "goes on from" in done.stderr and "checkpoint-1" in done.stderr
+        code = cope_launch(str(path), f"max_steps={steps}")
+        said = capfd.readouterr().err
+        assert code == 0, said[-3000:]
+        assert "split train" in said
+    assert "goes on from" in said and "checkpoint-1" in said
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "loss" in row] == [1, 2]
     assert json.loads((run / "environment.json").read_text())["environment"] == "toy"
     assert not running(run) and not (run / "server.token").exists()
 
     facts = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps(facts | {"data_digest": "other"}))
-    done = subprocess.run(
-        command(str(path), "max_steps=3"), cwd=ROOT, env=environ(tmp_path), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 2 and "the run began with data_digest 'other'" in done.stderr
+    code = cope_launch(str(path), "max_steps=3")
+    assert code == 2 and "the run began with data_digest 'other'" in capfd.readouterr().err
     assert not running(run)
 
 
 @pytest.mark.slow
-def test_ending_the_launcher_ends_everything(tmp_path: Path, model: Path) -> None:
+def test_ending_the_launcher_ends_everything(clean: None, tmp_path: Path, model: Path) -> None:
     run = tmp_path / "run"
     path = write(tmp_path, model, max_steps=100000, save_steps=1000)
     with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(command(str(path)), cwd=ROOT, env=environ(tmp_path), stdout=said, stderr=said)
+        line = [sys.executable, "-m", "cope_gym", "launch", str(path)]
+        process = subprocess.Popen(line, stdout=said, stderr=said)
     try:
         wait_for(lambda: read_metrics(run / "metrics.jsonl"), process, tmp_path / "said")
         assert running(run)  # the server; training is the launcher itself, or a child
@@ -263,17 +281,32 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_tmux_sessions_hold_the_same_run(tmux: str, tmp_path: Path, model: Path) -> None:
-    path = write(tmp_path, model, max_steps=1)
-    env = environ(tmp_path) | {"TMUX_TMPDIR": str(tmp_path), "ROLLOUT_N": "2"}
-    line = command(str(path), "--tmux")
-    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "tmux attach -t cope-run" in done.stdout
+def test_tmux_sessions_hold_the_same_run(
+    clean: None,
+    tmux: str,
+    tmp_path: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Up to its server, for the training that follows is that of the runs above; closing the session ends it all."""
+    path = write(tmp_path, model)
+    monkeypatch.setenv("ROLLOUT_N", "2")
+    code = cope_launch(str(path), "--tmux", "max_steps=100000")
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    assert "tmux attach -t cope-run" in said.out
     windows = subprocess.run([tmux, "list-windows", "-t", "cope-run", "-F", "#W"], capture_output=True, text=True)
     assert windows.stdout.split() == ["training", "server"]
+    forwarded = subprocess.run([tmux, "show-environment", "-t", "cope-run"], capture_output=True, text=True).stdout
+    assert "ROLLOUT_N=2" in forwarded.splitlines()
     log = tmp_path / "run" / "training.log"
     deadline = time.monotonic() + 240
-    while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
+    while not log.exists() or f"run {tmp_path / 'run'}" not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.5)
+    assert "split train" in log.read_text()
+    subprocess.run([tmux, "kill-server"], check=True)
+    while running(tmp_path):
+        assert time.monotonic() < deadline, "the session is closed, and what ran in it still runs"
+        time.sleep(0.2)
