@@ -73,7 +73,7 @@ def test_200_resets_do_not_grow(sciworld_python: Path, temporary: Path) -> None:
         assert_flat(worker, temporary, play)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_64_sessions_fit_in_two_jvms(sciworld_python: Path) -> None:
     ids = [f"{name}/{variation}" for variation in range(3) for name in tasks.VARIATIONS]
     with AdapterWorker(sciworld_python) as first, AdapterWorker(sciworld_python) as second:

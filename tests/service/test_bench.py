@@ -87,7 +87,7 @@ def test_the_async_client_holds_thousands_of_sessions(sessions: int) -> None:
     assert ends.count(5) >= 0.999 * sessions, [end for end in ends if end != 5][:3]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_memory_stays_flat_over_two_thousand_episodes() -> None:
     name, arguments = flags(COUNTER)
     with serving([*arguments, "--max-sessions", "50", "--recycle-after", "100000"]) as served:
