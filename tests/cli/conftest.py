@@ -19,11 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of the tests' own, in which no benchmark is installed."""
+    return tmp_path_factory.mktemp("cope-home-cli")
+
+
+@pytest.fixture(scope="session")
+def toy(home: Path) -> Iterator[Address]:
     before = os.getcwd()
     os.chdir(ROOT)
     with LocalClient(LocalServer("toy", adapter="tests.gym.toy:ToyAdapter", idle_exit=20)) as warm:
-        with at_home(tmp_path_factory.mktemp("cope-home-cli")):
+        with at_home(home):
             warm.envs()
             found = warm.server.address()
         os.chdir(before)
@@ -43,13 +49,14 @@ Cope = Callable[..., Done]
 
 
 @pytest.fixture
-def cope(toy: Address, tmp_path: Path) -> Cope:
+def cope(toy: Address, home: Path, tmp_path: Path) -> Cope:
     """Runs `cope` with the toy server in the environment; in this process, for speed."""
 
     def run(*arguments: str, stdin: str = "", **env: str) -> Done:
         output, errors = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {"COPE_BASE_URL": toy.url, "COPE_TOKEN": toy.token, **env}.items():
+            own = {"COPE_HOME": str(home), "COPE_BASE_URL": toy.url, "COPE_TOKEN": toy.token}
+            for name, value in {**own, **env}.items():
                 patch.setenv(name, value) if value else patch.delenv(name, raising=False)
             patch.chdir(tmp_path)
             patch.setattr(sys, "argv", ["cope", *arguments])

@@ -54,6 +54,11 @@ class CounterEpisode(Episode):
     def do_sleep(self, rest: str) -> None:
         time.sleep(float(rest))
 
+    def do_await(self, rest: str) -> None:
+        """Lasts until there is such a file."""
+        while not Path(rest).exists():
+            time.sleep(0.02)
+
     def do_say(self, rest: str) -> None:
         pass
 

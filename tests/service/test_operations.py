@@ -126,18 +126,19 @@ def test_a_step_longer_than_the_lease_keeps_its_session(start: Start) -> None:
     assert server.step(name, 1, "say").status_code == 200
 
 
-def test_sigterm_finishes_the_step_in_execution(start: Start) -> None:
-    server = start()
+def test_sigterm_finishes_the_step_in_execution(start: Start, tmp_path: Path) -> None:
+    log, go = tmp_path / "actions", tmp_path / "go"
+    server = start("--set", f"counter.log={log}")
     name = server.create()["session_id"]
     replies: list[Any] = []
-    stepping = threading.Thread(target=lambda: replies.append(server.step(name, 0, "sleep 1.5")))
+    stepping = threading.Thread(target=lambda: replies.append(server.step(name, 0, f"await {go}")))
     stepping.start()
-    time.sleep(0.5)
+    wait_for(lambda: log.exists() and "await" in log.read_text())
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    with httpx.Client(base_url=server.url) as late:
+    with httpx.Client(base_url=server.url, timeout=60) as late:
+        wait_for(lambda: late.get("/ready").status_code == 503)
         problem(late.post("/v1/sessions", json={"env": "counter"}), "draining", 503)
-        assert late.get("/ready").status_code == 503
+    go.touch()
     stepping.join()
     assert replies[0].status_code == 200
     assert server.process.wait(20) == 0
