@@ -23,8 +23,9 @@ help:
 quickstart: $(VENV)/.demo
 	@$(BIN)/python -m cope_train.quickstart --run $(RUN)
 
+# Two processes, each with the tests of whole files, so that what a file's tests share is made once.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "not soak"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
 
 test-fast: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "not slow and not soak"
