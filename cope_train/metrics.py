@@ -53,6 +53,7 @@ def rollout_metrics(trainer: GRPOTrainer, episodes: Sequence[Episode], clock: Cl
         ("rollout", clock.total),
     ):
         record_metric(trainer, f"seconds/{name}", seconds)
+    record_metric(trainer, "rollout/polls", clock.polls)
     return total["turns/no_action"] / max(total["turns"], 1.0)
 
 

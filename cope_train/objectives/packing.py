@@ -22,6 +22,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from cope_train.objectives.records import Branch, Record
 
 _EVERYWHERE = torch.iinfo(torch.int32).max
+_MASK_CELLS = 1 << 26  # cells of a mask that are looked at together
 
 
 @dataclass(frozen=True)
@@ -212,13 +213,13 @@ def block_mask(layout: Layout, block: int = 128) -> BlockMask:
     columns = torch.arange(s, device=device)
     rows = torch.arange(r, device=device)
     some, every = [], []
-    for q in range(n):
-        queries = columns[q * block : (q + 1) * block]
+    # A few at a time: each alone is some ten small kernels, all at once would be a dense mask.
+    for queries in columns.split(max(_MASK_CELLS // (r * block * s), 1) * block):
         seen = layout.visible(rows[:, None, None], queries[None, :, None], columns[None, None, :])
-        tiles = seen.view(r, block, n, block)
-        some.append(tiles.any(3).any(1))
-        every.append(tiles.all(3).all(1))
-    any_seen, all_seen = torch.stack(some, 1)[:, None], torch.stack(every, 1)[:, None]
+        tiles = seen.view(r, -1, block, n, block)
+        some.append(tiles.any(4).any(2))
+        every.append(tiles.all(4).all(2))
+    any_seen, all_seen = torch.cat(some, 1)[:, None], torch.cat(every, 1)[:, None]
     segment, trunk, limit = layout.segment, layout.trunk, layout.limit
 
     def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

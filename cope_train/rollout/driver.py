@@ -120,13 +120,17 @@ class Setup:
 
 @dataclass
 class Clock:
-    """Seconds of one rollout: before the first turn, sampling, environment calls (summed), idle waiting, all of it."""
+    """Seconds of one rollout: before the first turn, sampling, environment calls (summed), idle waiting, all of it.
+
+    `polls` counts calls of the backend; with vLLM in this process each is a step of its engine.
+    """
 
     start: float = 0.0
     generate: float = 0.0
     environment: float = 0.0
     waiting: float = 0.0
     total: float = 0.0
+    polls: int = 0
 
 
 class Rollout:
@@ -299,6 +303,7 @@ class Rollout:
         started = time.perf_counter()
         completions = self.backend.poll()
         self.clock.generate += time.perf_counter() - started
+        self.clock.polls += 1
         for completion in completions:
             self._act(completion)
 

@@ -18,6 +18,30 @@ from cope_train.rollout.backends import Completion, Request, Sampling, seed_numb
 _POLL_SECONDS = 0.05
 
 
+class Admission:
+    """When turns that wait join those that are being sampled.
+
+    A step of vLLM that also reads a prompt cannot use the CUDA graph of whole decoding steps. Where episodes go their
+    own ways, nearly every step would be such a one; so those that are ready wait for each other, a few steps at most.
+
+    Args:
+        steps: Most steps that a turn waits.
+        share: Part of those running from which on the waiting ones are enough.
+    """
+
+    def __init__(self, steps: int = 8, share: float = 0.125) -> None:
+        self.steps, self.share = steps, share
+        self._since = 0
+
+    def due(self, waiting: int, running: int) -> bool:
+        """Says, once before every step, whether the waiting ones join now."""
+        self._since += 1
+        if waiting and (self._since >= self.steps or waiting >= self.share * running):
+            self._since = 0
+            return True
+        return False
+
+
 def _parameters(sampling: Sampling, stop_ids: Sequence[int], request: Request) -> dict[str, Any]:
     return {
         "temperature": sampling.temperature,
@@ -53,11 +77,16 @@ class EngineBackend:
         self.sampling, self.stop_ids, self.seeded, self.lora = sampling, tuple(stop_ids), seeded, lora
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._keys: dict[str, Hashable] = {}
+        self._waiting: list[Request] = []
+        self._admission = Admission()
         self._known: dict[int, Any] = {}  # parameters by length: the engine copies them, making them takes as long
         self._count = 0
 
     def submit(self, request: Request) -> None:
-        """Adds a request to the engine."""
+        """Queues a request."""
+        self._waiting.append(request)
+
+    def _admit(self, request: Request) -> None:
         name = f"turn-{id(self)}-{self._count}"
         self._count += 1
         self._keys[name] = request.key
@@ -75,10 +104,15 @@ class EngineBackend:
 
     def poll(self) -> list[Completion]:
         """Runs one step of the engine."""
+        if self._admission.due(len(self._waiting), len(self._keys)):
+            for request in self._waiting:
+                self._admit(request)
+            self._waiting.clear()
         return [self._completion(output) for output in self.engine.step() if output.finished]
 
     def release(self, key: Hashable) -> None:
         """Takes a pending request back."""
+        self._waiting = [request for request in self._waiting if request.key != key]
         names = [name for name, pending in self._keys.items() if pending == key]
         for name in names:
             del self._keys[name]

@@ -1,9 +1,10 @@
 """FlexAttention on a GPU against float32: the packed loss and its gradient, with the quickstart's model.
 
-Five ways to the same joint loss (policy, forecasting, ensemble) on the same episodes of random ids: with a dense mask,
-with FlexAttention, with a sequence a branch, in float32; the first two in bfloat16. Each is compared with the dense mask
-in its own precision. Prints one JSON line a way; the exit code is 1 where a loss is off by more than 1e-3, or a gradient
-by more than 2e-3 in float32 or 0.25 in bfloat16 (relative; on random ids bfloat16 itself is off by 0.75).
+Five ways to the same joint loss (policy, forecasting, ensemble) on the same episodes of random ids: with a dense
+mask, with FlexAttention, with a sequence a branch, in float32; the first two in bfloat16. Each is compared with the
+dense mask in its own precision. Prints one JSON line a way; the exit code is 1 where a loss is off by more than 1e-3,
+or a gradient by more than 2e-3 in float32 or 0.25 in bfloat16 (relative; on random ids bfloat16 itself is off by
+0.75).
 
     python tests/gpu/flex_attention.py
 """

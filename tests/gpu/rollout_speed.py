@@ -1,10 +1,10 @@
 """How close rollouts come to raw vLLM: a real benchmark, vLLM colocate, LoRA, independent episodes.
 
-Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment included), of
-raw vLLM on the same per-turn prompts with prefix caching and log-probabilities (turn after turn, as they follow from
-each other, and all at once, which no rollout can do), and the seconds of a training step by part; `driver_seconds` is
-what is neither engine nor waiting. With `--skew` the same episodes are then played with slow steps (one in twenty takes
-a second, the others 20 ms), each on its own and with a barrier a turn.
+Prints one JSON line: tokens per second of a whole rollout (first request to last episode's end, environment
+included), of raw vLLM on the same per-turn prompts with prefix caching and log-probabilities (turn after turn, as
+they follow from each other, and all at once, which no rollout can do), and the seconds of a training step by part;
+`driver_seconds` is what is neither engine nor waiting. With `--skew` the same episodes are then played with slow
+steps (one in twenty takes a second, the others 20 ms), each on its own and with a barrier a turn.
 
     python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3 [--environment webshop] [--skew]
 """

@@ -155,7 +155,7 @@ def config(out: Path, steps: int, vllm: bool) -> CoPEConfig:
     sampler = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": 0.15,
+        "vllm_gpu_memory_utilization": 0.3,
         "vllm_max_model_length": 4096,
     }
     return CoPEConfig(

@@ -44,6 +44,7 @@ def test_a_run_writes_metrics_trajectories_and_evaluations(tmp_path: Path) -> No
         "episodes/turns",
         "turns/invalid",
         "seconds/generate",
+        "rollout/polls",
         "seconds/update",
         "grad_norm",
     ):

@@ -4,13 +4,13 @@
 #   run.sh clone                the start of all arms
 #   run.sh train ARM SEED       one arm; the same command goes on after an interruption, on another machine with its folder
 #   run.sh eval ARM SEED [STEP] the reported panel; ARM `start` is the clone
-# ARM: grpo, af, af_te, placebo, af_low
+# ARM: grpo, af, af_te, placebo
 set -euo pipefail
 here=tests/gpu/sciworld runs=runs/sciworld
 types="find-living-thing find-non-living-thing find-plant find-animal lifespan-longest-lived lifespan-shortest-lived
 lifespan-longest-lived-then-shortest-lived power-component"
 limits="--first-observation-chars 600 --observation-chars 300 --system-prompt $here/system_prompt.txt"
-af="forecast=true forecast_coef=0.1 forecast_horizon=3 forecast_gate=wins forecast_skip_invalid=true"
+af="forecast=true forecast_coef=0.02 forecast_horizon=3 forecast_gate=wins forecast_skip_invalid=true"
 case "$1" in
 experts)
   for type in $types; do
@@ -21,7 +21,6 @@ train)
   case "$2" in
   grpo) add="" ;;
   af) add=$af ;;
-  af_low) add="$af forecast_coef=0.02" ;;
   af_te) add="$af ensemble=true ensemble_coef=0.1 ensemble_eta=0.5" ;;
   placebo) add="$af forecast_derange=true" ;;
   *) echo "there is no arm $2" >&2; exit 2 ;;
@@ -32,7 +31,7 @@ train)
 eval)
   model=$runs/$2-$3/checkpoint-${4:-20}
   [ "$2" = start ] && model=$runs/clone
-  cope eval --panel $here/panel.json --policy hf:"$model" --samples 2 --max-turns 16 --concurrency 100 --seed 1 \
-    --set batch_size=100 --set max_turn_tokens=24 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
+  cope eval --panel $here/panel.json --policy vllm:"$model" --samples 2 --max-turns 16 --concurrency 131 --seed 1 \
+    --set max_turn_tokens=24 --set max_model_len=4096 --set gpu_memory_utilization=0.3 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
 *) sed -n 2,7p "$0"; exit 2 ;;
 esac
