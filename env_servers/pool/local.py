@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 
 from env_servers.pool import memory
@@ -11,6 +12,12 @@ from env_servers.pool.base import WorkerSpec
 from env_servers.pool.process import WorkerProcess
 from env_servers.pool.reaper import Reaper
 from env_servers.pool.workers import PoolWorker
+
+# From here on it matters whether pages that processes share were counted more than once. The kernel walks all pages to
+# tell, so it is asked now and then, or when a worker has grown by a quarter since.
+_EXACT_FROM = 512 * 2**20
+_EXACT_EVERY = 10.0
+_GROWN = 1.25
 
 
 class LocalLauncher:
@@ -20,6 +27,7 @@ class LocalLauncher:
 
     def __init__(self) -> None:
         self._reaper = Reaper()
+        self._exact: dict[int, tuple[float, int, int]] = {}
 
     async def start(self) -> None:
         """Nothing needs to be ready."""
@@ -39,10 +47,25 @@ class LocalLauncher:
 
     async def look(self, workers: Sequence[PoolWorker]) -> None:
         """See `managed.Launcher.look`."""
-        sizes = await asyncio.to_thread(memory.group_rss)
+        sizes = await asyncio.to_thread(self._sizes, [worker.pid for worker in workers])
         for worker in workers:
-            worker.rss = sizes.get(worker.pid, 0)
+            worker.rss = sizes[worker.pid]
 
     def close(self) -> None:
         """Kills whatever is left."""
         self._reaper.close()
+
+    def _sizes(self, groups: Sequence[int]) -> dict[int, int]:
+        """Returns the bytes of process groups. Copies of a process (AppWorld's sessions) share most of theirs."""
+        resident = memory.group_rss()
+        self._exact = {group: known for group, known in self._exact.items() if group in groups}
+        return {group: self._size(group, resident.get(group, 0)) for group in groups}
+
+    def _size(self, group: int, resident: int) -> int:
+        if resident < _EXACT_FROM:
+            return resident
+        looked, then, exact = self._exact.get(group, (0.0, 0, 0))
+        if time.monotonic() - looked > _EXACT_EVERY or resident > _GROWN * then:
+            looked, then, exact = time.monotonic(), resident, memory.group_pss(group)
+            self._exact[group] = looked, then, exact
+        return exact + max(0, resident - then)

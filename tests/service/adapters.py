@@ -97,6 +97,14 @@ class CounterEpisode(Episode):
         self.eaten = b"x" * (int(rest) * 2**20)
         time.sleep(30)
 
+    def do_copies(self, rest: str) -> None:
+        """Forks, as AppWorld does: four processes more with the same pages."""
+        self.eaten = b"x" * (int(rest) * 2**20)
+        for _ in range(4):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+
     def do_nan(self, rest: str) -> None:
         self.value += float("nan")  # type: ignore[assignment]
 

@@ -167,6 +167,17 @@ def test_a_start_that_fails_leaves_nothing_behind(server: Server) -> None:
     assert server.create()["step_index"] == 0
 
 
+def test_pages_that_copies_share_count_once(start: Start) -> None:
+    server = start("--worker-memory", "400")
+    name = server.create()["session_id"]
+    server.step(name, 0, "copies 120")
+    wait_for(lambda: metric(server, "cope_worker_rss_bytes") > 120 * 2**20)
+    time.sleep(1.5)  # the service looks once a second
+    assert metric(server, "cope_worker_rss_bytes") < 400 * 2**20
+    assert server.step(name, 1, "add 1").json()["observation"] == "counter 1"
+    assert metric(server, "cope_sessions_rebuilt_total") == 0
+
+
 def test_an_eater_of_memory_is_killed_and_its_neighbours_live_on(start: Start) -> None:
     server = start("--worker-memory", "256", adapters=("ThreadedAdapter",))
     names = [server.create("threaded")["session_id"] for _ in range(4)]
