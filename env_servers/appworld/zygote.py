@@ -44,16 +44,17 @@ class Zygote:
         self._children: set[int] = set()
 
     def run(self) -> None:
-        """Loads everything, says so, and then copies itself on request."""
-        preload()
-        self._say({"ready": True})
+        """Loads everything when it is told to, says so, and then copies itself on request."""
         while True:
             message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_REQUEST, 1)
             if not message:
                 return
             request = json.loads(message)
             self._reap()
-            if request["op"] == "kill":
+            if request["op"] == "load":
+                preload()
+                self._say({"ready": True})
+            elif request["op"] == "kill":
                 self._kill(request["pid"])
                 self._say({"killed": request["pid"]})
             else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, tree
+from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, rss_mb, tree
 
 pytestmark = pytest.mark.engine
 
@@ -106,6 +107,25 @@ def test_nothing_is_left_of_a_worker(appworld_python: Path) -> None:
         assert len(below) >= 3  # the zygote, a session's keeper, and the session
         worker.process.kill()
         assert gone(below)
+
+
+def test_who_only_asks_questions_does_not_load_appworld(appworld_python: Path) -> None:
+    """Loading takes ten seconds of processor time, and every service has a worker that holds no session."""
+    with AdapterWorker(appworld_python, "appworld") as worker:
+        assert worker.call("gold", task_id="pin_1", options={})
+        [zygote] = tree(worker.process.pid)[1:]
+        idle = 0
+        while idle < 10:  # until it waits to be told something
+            time.sleep(0.05)
+            idle = idle + 1 if _state(zygote) == "S" else 0
+        assert rss_mb(zygote) < 60
+        worker.call("warm")
+        worker.start("s", "pin_1")
+        assert rss_mb(zygote) > 120
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.mark.soak
