@@ -31,24 +31,25 @@ class Tau2Episode(Episode):
 
     Args:
         conversation: A `driver.Conversation`, begun.
-        environment: Its environment, for policy and tools.
+        policy: The agent's instructions.
+        schemas: Its tools, as OpenAI's interface words them.
         customer: Who plays the customer, from `users`.
         options: A full set of options.
     """
 
-    def __init__(self, conversation: Any, environment: Any, customer: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, conversation: Any, policy: str, schemas: List[Any], customer: Any, options: Mapping[str, Any]
+    ) -> None:
         self._conversation = conversation
         self._customer = customer
         self._user = options["user"]
         self._may_stop = options["agent_may_stop"]
-        self._schemas = [tool.openai_schema for tool in environment.get_tools()]
-        self._names = {schema["function"]["name"] for schema in self._schemas}
+        self._names = {schema["function"]["name"] for schema in schemas}
         self._unfinished: Optional[str] = None
         self.first = self._result()
-        policy = environment.get_policy()
-        self.first.info.update(policy=policy, tools=self._schemas)
+        self.first.info.update(policy=policy, tools=schemas)
         if options["instructions"]:
-            listed = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in self._schemas)
+            listed = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
             self.first.text = f"<policy>\n{policy}\n</policy>\n<tools>\n{listed}\n</tools>\n\n{self.first.text}"
 
     def step(self, action: Any) -> StepResult:
@@ -150,6 +151,7 @@ class Tau2Adapter(Adapter):
             self._engine = Engine(self.settings.get("checkout"))
         except ValueError as error:
             raise AdapterError("bad_option", str(error)) from error
+        self._known_tools: Dict[str, Tuple[List[Any], Optional[List[Any]]]] = {}
         self._endpoint = self._customer_endpoint()
         self._default_user = self.settings.get("user", "endpoint" if self._endpoint else "scripted")
         if self._default_user not in _OPTIONS["user"]:
@@ -195,7 +197,7 @@ class Tau2Adapter(Adapter):
         if needs_judge(task):
             raise AdapterError("bad_option", f"{task_id} is graded by a language model, which is not supported")
         environment = self._engine.environment(domain)
-        tools = environment.get_user_tools() if environment.user_tools is not None else None
+        schemas, tools = self._tools(domain, environment)
         if chosen["user"] == "scripted":
             user: Any = ScriptedUser(task, tools)
         elif self._endpoint is None:
@@ -211,7 +213,7 @@ class Tau2Adapter(Adapter):
             conversation.begin()
         except UserFailed as error:
             raise customer_failed(error) from error
-        return Tau2Episode(conversation, environment, user, chosen)
+        return Tau2Episode(conversation, environment.get_policy(), schemas, user, chosen)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
         """Returns the task's own actions; those of the customer become requests that the scripted customer follows."""
@@ -228,6 +230,13 @@ class Tau2Adapter(Adapter):
         ]
         told = " ".join(criteria.communicate_info or [])
         return [*path, f"That is all done. {told} Goodbye."]
+
+    def _tools(self, domain: str, environment: Any) -> Tuple[List[Any], Optional[List[Any]]]:
+        """Returns the agent's tool schemas and the customer's tools. To derive them would be most of every start."""
+        if domain not in self._known_tools:
+            customers = environment.get_user_tools() if environment.user_tools is not None else None
+            self._known_tools[domain] = [tool.openai_schema for tool in environment.get_tools()], customers
+        return self._known_tools[domain]
 
     def _customer_endpoint(self) -> Any:
         from env_servers.tau2.users import Endpoint
