@@ -42,14 +42,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--gold", type=int, default=48, help="Gold paths to clone.")
     parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--warm-start", type=Path, help="A model that a run before has cloned.")
     parser.add_argument("--vllm", action="store_true", help="Sample with vLLM (colocate) in place of Transformers.")
     options = parser.parse_args()
 
     service = prepare_environment()
     tasks = [t.id for t in service.client.tasks("sciworld", "train") if t.category == CATEGORY]
     start = Quickstart(options.out, service, Panel("sciworld", "none", "train", (), OPTIONS), tasks)
-    gold = collect_gold(start, options.gold)
-    model = warm_up(gold, options.out, options.epochs)
+    gold = [] if options.warm_start else collect_gold(start, options.gold)
+    model = options.warm_start or warm_up(gold, options.out, options.epochs)
     trainer = SkillTrainer(
         str(model), config(options.out, options.steps, options.vllm), tasks, system_prompt=SYSTEM, peft_config=lora()
     )
@@ -158,6 +159,7 @@ def config(out: Path, steps: int, vllm: bool) -> CoPEConfig:
         "vllm_gpu_memory_utilization": 0.3,
         "vllm_max_model_length": 4096,
     }
+    micro = 4 if torch.cuda.is_available() else 1  # logits of four rows fill a small machine's memory
     return CoPEConfig(
         str(out),
         environment="sciworld",
@@ -177,8 +179,8 @@ def config(out: Path, steps: int, vllm: bool) -> CoPEConfig:
         skill_tokens=SKILL_TOKENS,
         skill_card_tokens=200,
         skill_history_chars=HISTORY,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=6,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=24 // micro,
         loss_type="grpo",
         epsilon=0.1,
         epsilon_high=0.15,
