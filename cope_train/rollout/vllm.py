@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
+from uuid import uuid4
 
 import requests
 
@@ -80,14 +81,14 @@ class EngineBackend:
         self._waiting: list[Request] = []
         self._admission = Admission()
         self._known: dict[int, Any] = {}  # parameters by length: the engine copies them, making them takes as long
-        self._count = 0
+        self._name, self._count = uuid4().hex, 0  # an engine may still hold turns of a rollout that was broken off
 
     def submit(self, request: Request) -> None:
         """Queues a request."""
         self._waiting.append(request)
 
     def _admit(self, request: Request) -> None:
-        name = f"turn-{id(self)}-{self._count}"
+        name = f"{self._name}-{self._count}"
         self._count += 1
         self._keys[name] = request.key
         prompt = {"prompt_token_ids": request.ids}

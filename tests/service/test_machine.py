@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -95,7 +96,6 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.gone: dict[str, str] = {}
-        self.keys = 0
 
     @initialize(target=sessions)
     def first(self) -> Model:
@@ -152,8 +152,7 @@ class Machine(RuleBasedStateMachine):
         if model.name in self.gone:
             assert self.running.refused(self.running.service.fork(model.name, None)) == self.gone[model.name]
             return self._created(0)
-        self.keys += 1
-        key = f"{id(self)}-{self.keys}"
+        key = uuid4().hex  # a new machine may get the id of a dead one
         document = self.running.do(self.running.service.fork(model.name, key))
         assert self.running.do(self.running.service.fork(model.name, key)) == document
         self._renew(model)
@@ -205,8 +204,7 @@ class Machine(RuleBasedStateMachine):
         return [value for value in self.names_to_values.values() if isinstance(value, Model)]
 
     def _created(self, seed: int) -> Model:
-        self.keys += 1
-        key = f"{id(self)}-{self.keys}"
+        key = uuid4().hex  # a new machine may get the id of a dead one
         body = CreateSession(env="counter", seed=seed)
         document = self.running.do(self.running.service.create(body, key))
         assert self.running.do(self.running.service.create(body, key)) == document
