@@ -233,6 +233,7 @@ class Transport:
                 session.proxies = {"http://127.0.0.1": "", "http://localhost": ""}
                 found: Any = session.merge_environment_settings(base, {}, None, None, None)
             pool: Any = self._adapter.get_connection_with_tls_context(asked, found["verify"], found["proxies"])
+            self._adapter.cert_verify(pool, base, found["verify"], None)
         except (requests.exceptions.InvalidURL, urllib3.exceptions.LocationValueError):
             raise _no_address(base) from None
         prefix = self._adapter.request_url(asked, found["proxies"]).rstrip("/")

@@ -159,7 +159,7 @@ class EngineModel(SampledModel):
             adapter = json.loads((Path(path) / "adapter_config.json").read_text(encoding="utf-8"))
             model, rank = adapter["base_model_name_or_path"], adapter["r"]
             lora = LoRARequest("adapter", 1, str(Path(path).resolve()))
-            arguments |= {"enable_lora": True, "max_lora_rank": next(r for r in LORA_RANKS if r >= rank)}
+            arguments |= {"enable_lora": True, "max_lora_rank": lora_rank(rank)}
         llm = vllm.LLM(model=model, max_num_seqs=batch_size, enable_prefix_caching=True, **arguments)
         template = ChatTemplate(AutoTokenizer.from_pretrained(path), _stops(_generation_config(model)))
         settings = {
@@ -170,6 +170,20 @@ class EngineModel(SampledModel):
         }
         backend = EngineBackend(llm, sampling, template.stop_ids, seeded=True, lora=lora)
         super().__init__(name, backend, template, settings, max_turn_tokens, batch_size)
+
+
+def lora_rank(rank: int) -> int:
+    """Returns the rank that vLLM is started with for an adapter.
+
+    Raises:
+        InputError: vLLM takes none that high.
+    """
+    able = next((able for able in LORA_RANKS if able >= rank), None)
+    if able is None:
+        raise InputError(
+            f"vLLM takes adapters up to rank {LORA_RANKS[-1]}, this one has {rank}: use hf:MODEL", type="bad_option"
+        )
+    return able
 
 
 def _generation_config(model: str) -> Any:

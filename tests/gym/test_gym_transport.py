@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import certifi
 import pytest
 
 from cope_gym.transport import Transport
@@ -47,6 +49,18 @@ def test_a_proxy_of_the_environment_is_used(
     assert transport.call("GET", "http://cope.invalid:8420", "/v1/tasks", params={"env": "a b", "split": None}) == {}
     assert calls == [("http://cope.invalid:8420/v1/tasks?env=a+b", "Bearer secret")]
     transport.close()
+
+
+def test_certificates_are_those_that_requests_would_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    pool, _ = Transport()._route("https://cope.invalid")
+    assert (pool.ca_certs, pool.cert_reqs) == (certifi.where(), "CERT_REQUIRED")  # type: ignore[attr-defined]
+    own = tmp_path / "own.pem"
+    own.write_bytes(Path(certifi.where()).read_bytes())
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(own))
+    pool, _ = Transport()._route("https://cope.invalid")
+    assert pool.ca_certs == str(own)  # type: ignore[attr-defined]
 
 
 def test_a_server_on_this_machine_is_asked_directly(

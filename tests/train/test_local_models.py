@@ -9,6 +9,7 @@ import pytest
 
 from cope_gym.errors import InputError
 from cope_gym.evaluate.policies import PolicySpec, kinds, make
+from cope_train.policies import lora_rank
 
 pytestmark = pytest.mark.train
 
@@ -42,3 +43,9 @@ def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
 def test_a_folder_that_is_not_there_is_no_model_of_the_hub():
     with pytest.raises(InputError, match="there is no folder 'runs/first/warm'"):
         make("hf:runs/first/warm", spec())
+
+
+def test_an_adapter_that_vllm_cannot_take_is_refused():
+    assert [lora_rank(rank) for rank in (4, 16, 33)] == [8, 16, 64]
+    with pytest.raises(InputError, match="up to rank 512, this one has 600"):
+        lora_rank(600)
