@@ -223,6 +223,7 @@ def make_vllm(spec: PolicySpec) -> EngineModel:
         gpu_memory_utilization=0.9,
         max_model_len=0,
         tensor_parallel_size=1,
+        enforce_eager=False,
     )
     sampling = Sampling(settings.pop("temperature"), settings.pop("top_p"))
     turn_tokens, batch_size = settings.pop("max_turn_tokens"), settings.pop("batch_size")
