@@ -28,6 +28,7 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         *GRPOConfig._VALID_DICT_FIELDS,
         "environment_options",
         "server_settings",
+        "vllm_engine_options",
     ]
 
     stage: str = knob("rl", "`rl`; `sft` clones recorded episodes, with options of its own (`--stage sft`).")
@@ -86,6 +87,9 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         "token_truncate", "TRL's `sequence_mask` silently drops long episodes; per-token truncation does not."
     )
     max_completion_length: int | None = knob(None, "`max_episode_tokens` by default.")
+    vllm_engine_options: dict[str, Any] | str | None = knob(
+        None, "Further arguments of vLLM's engine in colocate mode, e.g. {kv_cache_memory_bytes: 8000000000}."
+    )
 
     def __post_init__(self) -> None:
         if self.max_completion_length is None:
@@ -99,12 +103,13 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
             self.max_turns = self.turn_stages[-1]
         self.environment_options = self.environment_options or {}
         self.server_settings = self.server_settings or {}
+        self.vllm_engine_options = self.vllm_engine_options or {}
         super().__post_init__()
         if self.reward not in REWARDS:
             raise InputError(f"reward is one of {', '.join(REWARDS)}, not {self.reward!r}", type="bad_option")
         if not 0 < self.max_failed_share <= 1:
             raise InputError(f"max_failed_share lies in (0, 1], not {self.max_failed_share}", type="bad_option")
-        for name in ("environment_options", "server_settings"):
+        for name in ("environment_options", "server_settings", "vllm_engine_options"):
             if isinstance(getattr(self, name), str):
                 raise InputError(f"{name} is a mapping, e.g. {{simplifications: easy}}", type="bad_option")
         self._check_rollouts()

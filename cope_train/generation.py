@@ -19,12 +19,19 @@ def check_backend(args: Any) -> None:
     """Refuses what would give wrong rows.
 
     Raises:
-        InputError: Tensor parallelism in colocate mode: its ranks would have to play the same episodes in step.
+        InputError: Tensor parallelism in colocate mode (its ranks would have to play the same episodes in step), or
+            options for an engine that is not made here.
     """
     if args.use_vllm and args.vllm_mode == "colocate" and args.vllm_tensor_parallel_size > 1:
         raise InputError(
             "vllm_tensor_parallel_size > 1 is not possible with vllm_mode colocate, because every rank plays its own "
             "episodes: set vllm_mode to server and start `vllm serve --tensor-parallel-size`, or set it to 1",
+            type="bad_option",
+        )
+    if args.vllm_engine_options and not (args.use_vllm and args.vllm_mode == "colocate"):
+        raise InputError(
+            "vllm_engine_options reach vLLM only with use_vllm true and vllm_mode colocate: a server takes its own on "
+            "its command line",
             type="bad_option",
         )
 

@@ -42,6 +42,7 @@ from cope_train.trl_adapter import (
     MEAN_OVER_ROWS,
     EpochSampler,
     check_contract,
+    engine_options,
     evaluating,
     record_metric,
     use_merged_sync,
@@ -87,16 +88,17 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         name = model if isinstance(model, str) else model.config.name_or_path
         self.base, self.started_from = name, ""
         ideas = [IDEA_REWARDS[idea](self.records) for idea in args.idea_rewards or []]
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=Dataset.from_dict({"prompt": list(tasks)}),
-            eval_dataset=Dataset.from_dict({"prompt": list(panel.task_ids)}) if panel else None,
-            reward_funcs=[reward_function(args.reward), *ideas],
-            rollout_func=lambda prompts, trainer: self.source(prompts, trainer),
-            processing_class=processing_class or AutoTokenizer.from_pretrained(name),
-            **kwargs,
-        )
+        with engine_options(args.vllm_engine_options):
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=Dataset.from_dict({"prompt": list(tasks)}),
+                eval_dataset=Dataset.from_dict({"prompt": list(panel.task_ids)}) if panel else None,
+                reward_funcs=[reward_function(args.reward), *ideas],
+                rollout_func=lambda prompts, trainer: self.source(prompts, trainer),
+                processing_class=processing_class or AutoTokenizer.from_pretrained(name),
+                **kwargs,
+            )
         self.panel = panel
         self.folder = Path(args.output_dir)
         template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)

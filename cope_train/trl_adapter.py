@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 import trl
 from peft import PeftModel
 from trl import GRPOTrainer
+from trl.generation import vllm_generation
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
 
@@ -97,6 +98,24 @@ def generation_model(trainer: GRPOTrainer) -> Iterator[Any]:
             yield model
         finally:
             model.train(training)
+
+
+@contextmanager
+def engine_options(options: Mapping[str, Any]) -> Iterator[None]:
+    """Gives colocated vLLM arguments that TRL does not pass on, while a trainer is being made.
+
+    Args:
+        options: Arguments of `vllm.LLM`; they go over TRL's.
+    """
+    made = getattr(vllm_generation, "LLM", None)  # absent without vLLM, which TRL says itself
+    if not options or made is None:
+        yield
+        return
+    vllm_generation.LLM = lambda **arguments: made(**arguments | dict(options))
+    try:
+        yield
+    finally:
+        vllm_generation.LLM = made
 
 
 def sync_vllm(trainer: GRPOTrainer) -> None:

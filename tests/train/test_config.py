@@ -11,6 +11,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 from trl import GRPOTrainer
+from trl.generation import vllm_generation
 
 from cope_gym.errors import InputError
 from cope_gym.evaluate import panels
@@ -20,7 +21,7 @@ from cope_train.generation import check_backend
 from cope_train.models import resolve
 from cope_train.train import parse
 from cope_train.trainer import CoPETrainer
-from cope_train.trl_adapter import CONTRACT, check_contract
+from cope_train.trl_adapter import CONTRACT, check_contract, engine_options
 
 pytestmark = pytest.mark.train
 ENVIRONMENTS = ("sciworld", "alfworld", "webshop", "appworld", "tau2")
@@ -135,6 +136,27 @@ def test_tensor_parallel_colocation_is_refused(tmp_path: Path) -> None:
     args.use_vllm, args.vllm_mode, args.vllm_tensor_parallel_size = True, "colocate", 2
     with pytest.raises(InputError, match="vllm_mode to server"):
         check_backend(args)
+
+
+def test_engine_options_without_an_engine_are_refused(tmp_path: Path) -> None:
+    args = make_config(tmp_path, vllm_engine_options={"enforce_eager": True})
+    with pytest.raises(InputError, match="vllm_mode colocate"):
+        check_backend(args)
+    args.use_vllm, args.vllm_mode = True, "colocate"
+    check_backend(args)
+    with pytest.raises(InputError, match="vllm_engine_options is a mapping"):
+        make_config(tmp_path, vllm_engine_options="eager")
+
+
+def test_engine_options_go_over_those_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
+    with engine_options({"max_num_seqs": 4, "enforce_eager": True}):
+        assert vllm_generation.LLM(model="m", max_num_seqs=8) == {
+            "model": "m",
+            "max_num_seqs": 4,
+            "enforce_eager": True,
+        }
+    assert vllm_generation.LLM is dict
 
 
 def test_this_trl_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
