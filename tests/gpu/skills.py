@@ -156,7 +156,8 @@ def config(out: Path, steps: int, vllm: bool) -> CoPEConfig:
     sampler = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": 0.3,
+        "vllm_gpu_memory_utilization": 0.1,
+        "vllm_engine_options": {"kv_cache_memory_bytes": 8_000_000_000},  # other runs may share the GPU
         "vllm_max_model_length": 4096,
     }
     micro = 4 if torch.cuda.is_available() else 1  # logits of four rows fill a small machine's memory

@@ -3,7 +3,7 @@
 #   run.sh experts              the training tasks' solutions (CPU, some minutes)
 #   run.sh clone                the start of all arms
 #   run.sh train ARM SEED       one arm; the same command goes on after an interruption, on another machine with its folder
-#   run.sh eval ARM SEED [STEP] the reported panel; ARM `start` is the clone
+#   run.sh eval ARM SEED [STEP] the panel by `cope eval`; ARM `start` is the clone. Training has evaluated its arm itself.
 # ARM: grpo, af, af_te, placebo
 set -euo pipefail
 here=tests/gpu/sciworld runs=runs/sciworld
@@ -30,8 +30,8 @@ train)
   cope train $here/arm.yaml output_dir="$folder" seed="$3" $add $resume ;;
 eval)
   model=$runs/$2-$3/checkpoint-${4:-20}
-  [ "$2" = start ] && model=$runs/clone
-  cope eval --panel $here/panel.json --policy vllm:"$model" --samples 2 --max-turns 16 --concurrency 131 --seed 1 \
-    --set max_turn_tokens=24 --set max_model_len=4096 --set gpu_memory_utilization=0.3 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
+  if [ "$2" = start ]; then model=$runs/clone; fi
+  cope eval --panel $here/panel.json --policy vllm:"$model" --samples 2 --max-turns 16 --concurrency 131 --seed "$3" \
+    --set max_turn_tokens=24 --set max_model_len=4096 --set gpu_memory_utilization=0.1 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
 *) sed -n 2,7p "$0"; exit 2 ;;
 esac
