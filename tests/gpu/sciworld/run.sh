@@ -32,6 +32,6 @@ eval)
   model=$runs/$2-$3/checkpoint-${4:-20}
   if [ "$2" = start ]; then model=$runs/clone; fi
   cope eval --panel $here/panel.json --policy vllm:"$model" --samples 2 --max-turns 16 --concurrency 131 --seed "$3" \
-    --set max_turn_tokens=24 --set max_model_len=4096 --set gpu_memory_utilization=0.1 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
+    --set max_turn_tokens=24 --set max_model_len=4096 --set gpu_memory_utilization=0.1 --set kv_cache_memory_bytes=8000000000 --set dtype=bfloat16 $limits --out "$runs/evaluations/$2-$3" ;;
 *) sed -n 2,7p "$0"; exit 2 ;;
 esac
