@@ -45,6 +45,11 @@ class Entry:
         """The pip lock (with hashes) of the benchmark's own environment."""
         return _PACKAGE / self.name / "requirements.lock"
 
+    @property
+    def build_lock(self) -> Path:
+        """The lock of what builds the packages that are distributed as source only; there is none without such."""
+        return _PACKAGE / self.name / "build.lock"
+
 
 _ENTRIES = (
     Entry(

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,9 @@ def entry_of(name: str) -> Entry:
 
 def lock_digest(name: str) -> str:
     """Returns the digest that an environment is keyed by."""
-    return hashlib.sha256(entry_of(name).lock.read_bytes()).hexdigest()
+    entry = entry_of(name)
+    locks = [lock.read_bytes() for lock in (entry.lock, entry.build_lock) if lock.exists()]
+    return hashlib.sha256(b"".join(locks)).hexdigest()
 
 
 def environment(name: str) -> Path:
@@ -202,11 +205,25 @@ def _make_venv(interpreter: Interpreter, folder: Path) -> None:
 
 
 def _install_packages(entry: Entry, folder: Path, tell: Report) -> None:
-    total = sum("==" in line and not line.startswith("#") for line in entry.lock.read_text().splitlines())
-    command = [str(folder / "bin" / "python"), "-I", "-m", "pip", "install", "--no-deps", "--require-hashes"]
+    """Installs the lock. Source packages are built by locked tools, which pip by itself would fetch in any version."""
+    python = str(folder / "bin" / "python")
+    if not entry.build_lock.exists():
+        _pip_install(entry, python, entry.lock, tell)
+        return
+    tools = re.findall(r"^([\w.-]+)==", entry.build_lock.read_text(), re.MULTILINE)
+    _pip_install(entry, python, entry.build_lock, _silent)
+    _pip_install(entry, python, entry.lock, tell, "--no-build-isolation")
+    _run([python, "-I", "-m", "pip", "uninstall", "-y", *tools], f"{entry.title}: removal of build tools")
+
+
+def _pip_install(entry: Entry, python: str, lock: Path, tell: Report, *flags: str) -> None:
+    total = sum("==" in line and not line.startswith("#") for line in lock.read_text().splitlines())
+    command = [python, "-I", "-m", "pip", "install", "--no-deps", "--require-hashes", *flags]
     command += ["--no-compile", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     process = subprocess.Popen(
-        [*command, "-r", str(entry.lock)],
+        [*command, "-r", str(lock)],
+        # Build tools are programs beside that Python.
+        env={**os.environ, "PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -160,6 +160,32 @@ def test_a_wrong_hash_installs_nothing(small: SmallEntry) -> None:
     assert [path.name for path in (installer.cache_home() / "envs" / "small").iterdir()] == ["lock"]
 
 
+def test_build_tools_are_locked_and_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever comes as source is built by these versions, and changing them makes another environment."""
+    for entry in CATALOG.values():
+        assert bool(entry.needs_compiler) == entry.build_lock.exists()
+    lock = CATALOG["alfworld"].build_lock.read_text()
+    blocks = [block for block in re.split(r"\n(?=[a-z])", lock) if "==" in block]
+    assert {block.split("==")[0] for block in blocks} >= {"setuptools", "wheel", "cmake"}
+    assert all("--hash=sha256:" in block for block in blocks) and "://" not in lock
+    before = installer.lock_digest("alfworld")
+    changed = tmp_path / "build.lock"
+    changed.write_text(lock.replace("setuptools==", "setuptools==9"))
+    monkeypatch.setattr(Entry, "build_lock", changed)
+    assert installer.lock_digest("alfworld") != before
+
+
+@pytest.mark.engine
+def test_source_packages_are_built_by_the_locked_tools(small: SmallEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the lock's tools there is nothing to build with, and afterwards they are gone."""
+    said: list[str] = []
+    monkeypatch.setattr(Entry, "build_lock", CATALOG["alfworld"].build_lock)
+    folder = install("small", report=lambda what, share: said.append(what)).parents[1]
+    assert said[-1] == "done"
+    listed = subprocess.check_output([folder / "bin" / "python", "-I", "-m", "pip", "list"], text=True)
+    assert "py4j" in listed and not {"cmake", "setuptools", "wheel"} & set(listed.split())
+
+
 @pytest.mark.engine
 def test_two_installers_build_once_and_the_result_is_whole(small: SmallEntry) -> None:
     said: list[str] = []
