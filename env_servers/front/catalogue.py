@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -115,24 +114,18 @@ class Catalogue:
         return self._metadata[env]
 
     async def gold(self, env: str, task_id: str, options: dict[str, Any]) -> Any:
-        """Returns actions that solve a task. Asked of a worker with an engine, as finding them may need one.
+        """Returns actions that solve a task. Neither sessions nor other questions wait for a search, or die of it.
 
         Raises:
             ServiceError: `unknown_task`, `capacity`, `worker_failed`, or what the adapter named.
         """
         task_id, _, _ = await self.pick(env, task_id, None, 0)
-        place = f"gold-{secrets.token_hex(8)}"
-        with _named(env, "gold"):
-            worker = await self._pool.acquire(env, place, task_id)
-            try:
-                return await worker.call("gold", _TIMEOUT, task_id=task_id, options=options)
-            finally:
-                self._pool.release(worker, place)
+        return await self._ask(env, "gold", long=True, task_id=task_id, options=options)
 
-    async def _ask(self, env: str, op: str, **arguments: Any) -> Any:
-        """Has a question answered by the benchmark's control worker."""
+    async def _ask(self, env: str, op: str, long: bool = False, **arguments: Any) -> Any:
+        """Has a question answered by one of the benchmark's workers that hold no session."""
         with _named(env, op):
-            worker = await self._pool.control(env)
+            worker = await self._pool.control(env, long)
             return await worker.call(op, _TIMEOUT, **arguments)
 
     async def _tasks_by_id(self, env: str) -> dict[str, dict[str, str]]:

@@ -101,8 +101,17 @@ class Pool(Protocol):
         """Returns what a benchmark's workers said of themselves."""
         ...
 
-    async def control(self, env: str) -> Worker:
-        """Returns the worker that answers questions (tasks, metadata, gold) and holds no session."""
+    async def control(self, env: str, long: bool = False) -> Worker:
+        """Returns a worker that answers questions (tasks, metadata) and holds no session.
+
+        Args:
+            env: The benchmark.
+            long: For questions that may take minutes (gold): another such worker, started when it is first needed.
+
+        Raises:
+            NoRoomError: There is no memory for it.
+            WorkerDiedError: It could not be started.
+        """
         ...
 
     async def acquire(self, env: str, session: str, affinity: str | None = None, alone: bool = False) -> Worker:

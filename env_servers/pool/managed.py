@@ -45,14 +45,22 @@ class PoolLimits:
 
 
 @dataclass
+class _Desk:
+    """A worker that answers questions and holds no session."""
+
+    worker: PoolWorker | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass
 class _Group:
-    """The workers of one benchmark."""
+    """The workers of one benchmark. Long questions have their own desk: who starts an episode asks short ones."""
 
     spec: WorkerSpec
     workers: list[PoolWorker] = field(default_factory=list[PoolWorker])
     starting: dict[PoolWorker, asyncio.Task[None]] = field(default_factory=dict[PoolWorker, "asyncio.Task[None]"])
-    control: PoolWorker | None = None
-    control_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    control: _Desk = field(default_factory=_Desk)
+    research: _Desk = field(default_factory=_Desk)
     hello: Hello | None = None
     bytes_per_worker: float = _GUESSED_WORKER_BYTES
 
@@ -62,7 +70,8 @@ class _Group:
         return self.hello.facts
 
     def all_workers(self) -> list[PoolWorker]:
-        return [*self.workers, *([self.control] if self.control else [])]
+        asked = [desk.worker for desk in (self.control, self.research) if desk.worker is not None]
+        return [*self.workers, *asked]
 
 
 class Launcher(Protocol):
@@ -132,16 +141,19 @@ class ManagedPool:
         assert hello is not None, "the pool has not been started"
         return hello
 
-    async def control(self, env: str) -> Worker:
+    async def control(self, env: str, long: bool = False) -> Worker:
         """See `base.Pool.control`."""
         group = self._groups[env]
-        async with group.control_lock:
-            if group.control is None or not group.control.alive:
-                worker = self._launcher.make(group.spec, group.bytes_per_worker)
-                group.control = worker
-                await worker.start(self.limits.start_timeout)
-                group.hello = worker.hello
-            return group.control
+        desk = group.research if long else group.control
+        async with desk.lock:
+            if desk.worker is None or not desk.worker.alive:
+                if long and not self._room_for_one(group, counted=False):
+                    raise NoRoomError(f"no memory is left for questions about {group.spec.name}")
+                desk.worker = self._launcher.make(group.spec, group.bytes_per_worker)
+                await desk.worker.start(self.limits.start_timeout)
+                group.hello = desk.worker.hello
+            desk.worker.idle_since = time.monotonic()
+            return desk.worker
 
     async def acquire(self, env: str, session: str, affinity: str | None = None, alone: bool = False) -> Worker:
         """See `base.Pool.acquire`."""
@@ -221,8 +233,8 @@ class ManagedPool:
             return least
         return self._spawn(group)
 
-    def _room_for_one(self, group: _Group) -> bool:
-        if self.limits.max_workers is not None and len(group.workers) >= self.limits.max_workers:
+    def _room_for_one(self, group: _Group, counted: bool = True) -> bool:
+        if counted and self.limits.max_workers is not None and len(group.workers) >= self.limits.max_workers:
             return False
         starting = sum(len(g.starting) * g.bytes_per_worker for g in self._groups.values())
         return self._launcher.available() - starting - group.bytes_per_worker > self.limits.reserve_memory
@@ -294,6 +306,10 @@ class ManagedPool:
             if time.monotonic() - worker.idle_since > self.limits.idle_seconds:
                 worker.retiring = True
                 self._spawn_task(worker.close())
+        asked = group.research.worker
+        if asked is not None and not asked.calls and time.monotonic() - asked.idle_since > self.limits.idle_seconds:
+            group.research.worker = None
+            self._spawn_task(asked.close())
 
     def _check_memory(self, worker: PoolWorker) -> None:
         if worker.rss > self.limits.worker_memory:

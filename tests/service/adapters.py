@@ -165,6 +165,10 @@ class CounterAdapter(Adapter):
         return CounterEpisode(self, task_id, seed, options)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> list[Any] | None:
+        if options.get("fail") == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while "await" in options and not Path(options["await"]).exists():
+            time.sleep(0.02)
         return ["add 1"] * GOAL
 
 

@@ -65,6 +65,29 @@ def test_a_worker_killed_in_mid_step_goes_unnoticed(start: Start, tmp_path: Path
     assert len(engines) == 2 and len(set(engines)) == 2, "once in each engine, and only the second one lives"
 
 
+def test_a_search_for_a_solution_holds_nobody_up_and_kills_nobody(start: Start, tmp_path: Path) -> None:
+    """Neither a session nor the start of another, whatever becomes of the search."""
+    server = start("--max-workers", "1")
+    path, task, go = "/v1/envs/counter/gold", "count/test-1", tmp_path / "go"
+    name = server.create(task_id=task)["session_id"]
+    found: list[httpx.Response] = []
+    params = {"task_id": task, "options": json.dumps({"await": str(go)})}
+    searching = threading.Thread(target=lambda: found.append(server.http.get(path, params=params)))
+    searching.start()
+    wait_for(lambda: metric(server, "cope_worker_calls"), what="the search to begin")
+    assert server.step(name, 0, "add 1").json()["observation"] == "counter 1"
+    server.create(task_id="count/test-2")
+    assert not found, "the search still goes on"
+    go.touch()
+    searching.join()
+    assert found[0].json() == {"actions": ["add 1"] * 5}
+    dying = {"task_id": task, "options": json.dumps({"fail": "die"})}
+    assert problem(server.http.get(path, params=dying), "worker_failed", 503)["retryable"]
+    assert server.step(name, 1, "add 1").json()["observation"] == "counter 2"
+    assert metric(server, "cope_sessions_rebuilt_total") == 0
+    assert server.http.get(path, params={"task_id": task}).json() == {"actions": ["add 1"] * 5}
+
+
 def test_an_action_that_kills_costs_its_own_session_only(server: Server) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(4)]
     for name in names:
