@@ -40,6 +40,19 @@ def test_the_image_starts_the_service_with_options_that_there_are() -> None:
     assert f"{port}:{port}" in (DEPLOY / "compose.yaml").read_text()
 
 
+def test_what_compose_mounts_and_the_image_copies_is_there() -> None:
+    compose = (DEPLOY / "compose.yaml").read_text()
+    mounted = re.findall(r"(\./[\w.-]+):(/[\w./-]+)", compose)
+    assert len(mounted) >= 4 and all((DEPLOY / source).is_file() for source, _ in mounted)
+    # Grafana reads a dashboard from the folder that its provider names, and the one from where its data comes.
+    [folder] = re.findall(r"path: (\S+)", (DEPLOY / "grafana-dashboards.yaml").read_text())
+    assert f"./grafana.json:{folder}/cope.json" in compose
+    [host, port] = re.findall(r"http://(\w+):(\d+)", (DEPLOY / "grafana-datasource.yaml").read_text())[0]
+    assert f"\n  {host}:\n    image: prom/prometheus" in compose and port == "9090"
+    copied = re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert all((DEPLOY.parents[1] / name).exists() for line in copied for name in line.split())
+
+
 def test_no_secret_is_in_the_image() -> None:
     assert "COPE_TOKEN" not in (DEPLOY / "Dockerfile").read_text()
     assert ".secrets/" in (DEPLOY.parents[1] / ".gitignore").read_text()
