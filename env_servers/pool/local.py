@@ -47,9 +47,10 @@ class LocalLauncher:
 
     async def look(self, workers: Sequence[PoolWorker]) -> None:
         """See `managed.Launcher.look`."""
-        sizes = await asyncio.to_thread(self._sizes, [worker.pid for worker in workers])
-        for worker in workers:
-            worker.rss = sizes[worker.pid]
+        groups = [worker.pid for worker in workers]  # noted now: a worker that comes up meanwhile gets its number
+        sizes = await asyncio.to_thread(self._sizes, groups)
+        for worker, group in zip(workers, groups, strict=True):
+            worker.rss = sizes[group]
 
     def close(self) -> None:
         """Kills whatever is left."""

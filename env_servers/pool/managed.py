@@ -328,8 +328,12 @@ class ManagedPool:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, (WorkerDiedError, ServiceError, OSError)):
             log.warning("worker could not be started", extra={"error": str(error)})
+        else:
+            log.error("defect of the pool", exc_info=error)
 
 
 def _load(worker: PoolWorker) -> int:

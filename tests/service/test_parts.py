@@ -25,6 +25,9 @@ from env_servers.front.leases import Leases
 from env_servers.front.server import is_loopback
 from env_servers.front.session import Origin, Session, digest, reply_of
 from env_servers.front.tombstones import Tombstones
+from env_servers.pool import memory
+from env_servers.pool.base import WorkerSpec
+from env_servers.pool.local import LocalLauncher
 from env_servers.worker import framing
 
 ROOT = Path(__file__).parents[2]
@@ -273,3 +276,24 @@ def test_a_journal_on_a_failing_disk_is_given_up(tmp_path: Path, monkeypatch: py
     journal.intent(session, '"half"')
     journal.turn(session, session.add('"half"', _reply(3), None))
     assert list(journal.load()) == []
+
+
+def test_memory_is_looked_at_while_workers_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has no process id until it runs: one that got its own during a look ended the watch for good."""
+
+    async def look() -> None:
+        launcher = LocalLauncher()
+        up, coming = (launcher.make(WorkerSpec("none", "python", "none:none"), 0) for _ in range(2))
+        up.pid = 4321
+
+        def sizes() -> dict[int, int]:
+            coming.pid = 1234
+            return {4321: 10, 1234: 20}
+
+        monkeypatch.setattr(memory, "group_rss", sizes)
+        await launcher.look([up, coming])
+        assert (up.rss, coming.rss) == (10, 0)
+        await launcher.look([up, coming])
+        assert (up.rss, coming.rss) == (10, 20)
+
+    asyncio.run(look())
