@@ -12,11 +12,11 @@ from cope_gym.errors import InputError
 from cope_train.rollout.backends import Backend, Sampling, TransformersBackend
 from cope_train.rollout.template import ChatTemplate
 from cope_train.rollout.vllm import EngineBackend, ServerBackend
-from cope_train.trl_adapter import generation_model, sync_vllm
+from cope_train.trl_adapter import choose_port, generation_model, sync_vllm
 
 
 def check_backend(args: Any) -> None:
-    """Refuses what would give wrong rows.
+    """Refuses what would give wrong rows, and prepares a colocated engine's start.
 
     Raises:
         InputError: Tensor parallelism in colocate mode (its ranks would have to play the same episodes in step), or
@@ -34,6 +34,8 @@ def check_backend(args: Any) -> None:
             "its command line",
             type="bad_option",
         )
+    if args.use_vllm and args.vllm_mode == "colocate":
+        choose_port()
 
 
 @contextmanager

@@ -224,8 +224,10 @@ def make_vllm(spec: PolicySpec) -> EngineModel:
         max_model_len=0,
         tensor_parallel_size=1,
         enforce_eager=False,
+        kv_cache_memory_bytes=0,
     )
     sampling = Sampling(settings.pop("temperature"), settings.pop("top_p"))
     turn_tokens, batch_size = settings.pop("max_turn_tokens"), settings.pop("batch_size")
-    settings["max_model_len"] = settings["max_model_len"] or None  # the longest that the model knows
+    for name in ("max_model_len", "kv_cache_memory_bytes"):  # by default: what the model knows, what is free
+        settings[name] = settings[name] or None
     return EngineModel(spec.model or "quickstart", sampling, turn_tokens, batch_size, settings)

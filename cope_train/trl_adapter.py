@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -116,6 +117,17 @@ def engine_options(options: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         vllm_generation.LLM = made
+
+
+def choose_port() -> None:
+    """Gives this run a port of its own for vLLM's process group, unless a launcher has.
+
+    TRL looks for a free one among the same four long before it is bound, so that two runs started together collide.
+    """
+    if os.environ.get("MASTER_PORT", "").strip().lower() in {"", "0", "auto"}:
+        with socket.socket() as unused:
+            unused.bind(("", 0))
+            os.environ["MASTER_PORT"] = str(unused.getsockname()[1])
 
 
 def sync_vllm(trainer: GRPOTrainer) -> None:

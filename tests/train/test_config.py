@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,16 @@ def test_shipped_configurations_are_valid(name: str, tmp_path: Path) -> None:
     if "paper" in name and "evolving" not in name:
         assert args.generation_batch_size == (160 if args.environment == "tau2" else 128)
     assert args.forecast_separate_step == name.endswith("cope_paper")
-    assert args.eval_panel is None or panels.load(args.eval_panel).env == args.environment
+    assert all(panels.load(panel).env == args.environment for panel in args.eval_panel or [])
+
+
+def test_panels_are_one_or_several(tmp_path: Path) -> None:
+    line = ["--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"]
+    several = ["alfworld_valid_seen", "alfworld_valid_unseen"]
+    for given, expected in (("sciworld_dev", ["sciworld_dev"]), (several, several)):
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump({"eval_panel": given}))
+        assert parse(["--config", str(tmp_path / "run.yaml"), *line])[0].eval_panel == expected
+    assert parse([*line, "--eval_panel", *several])[0].eval_panel == several
 
 
 def test_every_environment_has_its_presets() -> None:
@@ -157,6 +167,17 @@ def test_engine_options_go_over_those_of_trl(monkeypatch: pytest.MonkeyPatch) ->
             "enforce_eager": True,
         }
     assert vllm_generation.LLM is dict
+
+
+def test_runs_that_start_together_get_ports_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = make_config(tmp_path)
+    args.use_vllm, args.vllm_mode = True, "colocate"
+    monkeypatch.setenv("MASTER_PORT", "0")
+    check_backend(args)
+    chosen = os.environ["MASTER_PORT"]
+    assert int(chosen) not in (0, 29500, 23456, 12355, 12345)  # TRL's candidates
+    check_backend(args)
+    assert os.environ["MASTER_PORT"] == chosen  # a launcher's port is kept
 
 
 def test_this_trl_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
