@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from cope_train.objectives.attention import BLOCK, accept_block_masks, bucket
+from cope_train.objectives.attention import BLOCK, accept_block_masks, whole_blocks
 from cope_train.objectives.packing import (
     Layout,
     block_mask,
@@ -221,7 +221,7 @@ class Passes:
         layout = unpack(
             [record for record, _ in pairs],
             [[branch] for _, branch in pairs],
-            bucket if self.flex else multiple_of_8,
+            multiple_of_8,
             self.pad_id,
             self.options.max_length,
             trajectories=False,
@@ -242,7 +242,7 @@ class Passes:
         return states.flatten(0, 1)[torch.tensor(kept, device=self.device).long()], places
 
     def _lay_out(self, records: Sequence[Record], branches: Sequence[Sequence[Branch]]) -> Layout:
-        return pack(records, branches, bucket if self.flex else multiple_of_8, self.pad_id)
+        return pack(records, branches, whole_blocks if self.flex else multiple_of_8, self.pad_id)
 
     def _mask(self, layout: Layout) -> Any:
         if self.flex:

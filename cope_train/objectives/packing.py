@@ -89,7 +89,7 @@ def pack(
     Args:
         records: Trajectories of the micro-batch; a failed one is laid out without branches.
         branches: Their branches.
-        round_up: From the longest row to the row length (FlexAttention: `attention.bucket`).
+        round_up: From the longest row to the row length (FlexAttention: `attention.whole_blocks`).
         pad_id: Fills the rest.
     """
     sizes = [len(r.ids) + sum(len(b.ids) for b in bs) for r, bs in zip(records, branches, strict=True)]

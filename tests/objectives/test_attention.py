@@ -7,7 +7,7 @@ import torch
 from objectives_kit import Say, episode, tiny_model
 
 from cope_train.objective_passes import Passes, PassOptions
-from cope_train.objectives.attention import accept_block_masks, bucket
+from cope_train.objectives.attention import accept_block_masks, whole_blocks
 from cope_train.objectives.branches import BranchOptions, build_branches
 from cope_train.objectives.packing import block_mask, dense_mask, hidden_states, pack
 
@@ -19,7 +19,7 @@ def test_flex_and_dense_attention_agree_in_a_model(tokenizer, chat):
     assert accept_block_masks(model) and accept_block_masks(model), "asking twice changes nothing"
     assert torch.equal(model(input_ids=torch.arange(20)[None]).logits, plain), "other forwards are untouched"
     record = episode(tokenizer, chat, [Say("open door"), Say("go to kitchen"), Say("look around")])
-    layout = pack([record], [build_branches(record, chat, BranchOptions())], bucket)
+    layout = pack([record], [build_branches(record, chat, BranchOptions())], whole_blocks)
     dense = hidden_states(model, model, layout, dense_mask(layout))
     with torch.compiler.set_stance("force_eager"):  # the compiled kernel is for GPUs
         flex = hidden_states(model, model, layout, block_mask(layout))
@@ -35,14 +35,9 @@ def test_a_model_without_registered_attention_is_left_alone():
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 1000, 2047, 2049, 5000, 33333])
-def test_few_lengths_little_padding(length):
-    padded = bucket(length)
-    assert padded >= length and padded % 128 == 0
-    assert padded - length < max(128, length / 8 + 1)
-
-
-def test_buckets_are_few():
-    assert len({bucket(n) for n in range(1024, 16385)}) < 40
+def test_rows_have_whole_blocks_only(length):
+    padded = whole_blocks(length)
+    assert padded % 128 == 0 and 0 <= padded - length < 128
 
 
 @pytest.mark.parametrize(("implementation", "kind", "packs"), [("eager", "llama", True), ("sdpa", "sliding", False)])
