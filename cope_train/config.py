@@ -77,7 +77,7 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
     ordered_rollouts: bool = knob(False, "Batches that do not depend on timing: slower, repeatable to the bit.")
 
     # Evaluation during training
-    eval_panel: str | None = knob(None, "Panel to evaluate on: a shipped name or a file.")
+    eval_panel: list[str] | None = knob(None, "Panel to evaluate on, or several: shipped names or files.")
     eval_samples: int = knob(1, "Episodes a panel task.")
     eval_temperature: float = knob(1.0, "Sampling temperature in evaluation; 0 is greedy.")
 
@@ -101,6 +101,8 @@ class CoPEConfig(SkillConfig, ObjectiveConfig, GRPOConfig):
         if self.turn_stages:
             self._check_stages(self.turn_stages)
             self.max_turns = self.turn_stages[-1]
+        if isinstance(self.eval_panel, str):  # one, as a file of options has it
+            self.eval_panel = [self.eval_panel]
         self.environment_options = self.environment_options or {}
         self.server_settings = self.server_settings or {}
         self.vllm_engine_options = self.vllm_engine_options or {}

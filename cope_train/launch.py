@@ -143,8 +143,8 @@ def plan(order: Order) -> Plan:
     if accelerate is None and order.processes > 1 and not args.use_cpu:
         accelerate = ACCELERATE / "ddp.yaml"
     first_message(args)
-    if args.eval_panel:
-        panels.load(args.eval_panel)
+    for panel in args.eval_panel or []:
+        panels.load(panel)
     prerequisites.check(args, model.model_name_or_path, order.processes, accelerate, order.secrets)
     return Plan(order, args, model, words, accelerate, checkpoint)
 

@@ -127,7 +127,7 @@ def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrain
         raise InputError("model_name_or_path: name a model: `quickstart`, a path or a Hub id", type="bad_option")
     args.model_init_kwargs = _model_kwargs(args, model_args)
     tasks = select_tasks(args)
-    panel = panels.load(args.eval_panel) if args.eval_panel else None
+    played = [panels.load(panel) for panel in args.eval_panel or []]
     name = resolve(model_args.model_name_or_path)
     model: Any = name
     peft_config, quantization = get_peft_config(model_args), get_quantization_config(model_args)
@@ -137,7 +137,7 @@ def build(args: CoPEConfig, model_args: ModelConfig, **kwargs: Any) -> CoPETrain
         args.model_init_kwargs = peft_config = quantization = None
     kind = SkillTrainer if args.skills else CoPETrainer
     trainer = kind(
-        model, args, tasks, panel=panel, peft_config=peft_config, quantization_config=quantization, **kwargs
+        model, args, tasks, panel=played, peft_config=peft_config, quantization_config=quantization, **kwargs
     )
     trainer.started_from = named(name) if is_adapter(name) else ""
     return trainer

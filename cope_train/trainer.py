@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         model: Model, path or Hub id.
         args: The run.
         tasks: Task ids to train on.
-        panel: Panel for evaluation during training.
+        panel: Panel for evaluation during training, or several.
         make_env: Makes environments; by default those of the service.
         system_prompt: By default the environment's.
         processing_class: Tokenizer; by default the model's.
@@ -76,7 +77,7 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         model: Any,
         args: CoPEConfig,
         tasks: list[str],
-        panel: Panel | None = None,
+        panel: Panel | Sequence[Panel] | None = None,
         make_env: MakeEnv | None = None,
         system_prompt: str | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
@@ -87,19 +88,20 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
         check_batch(args, len(tasks))
         name = model if isinstance(model, str) else model.config.name_or_path
         self.base, self.started_from = name, ""
+        self.panels = _panels(panel)
         ideas = [IDEA_REWARDS[idea](self.records) for idea in args.idea_rewards or []]
+        evaluated = [task for one in self.panels for task in one.task_ids]
         with engine_options(args.vllm_engine_options):
             super().__init__(
                 model=model,
                 args=args,
                 train_dataset=Dataset.from_dict({"prompt": list(tasks)}),
-                eval_dataset=Dataset.from_dict({"prompt": list(panel.task_ids)}) if panel else None,
+                eval_dataset=Dataset.from_dict({"prompt": evaluated}) if evaluated else None,
                 reward_funcs=[reward_function(args.reward), *ideas],
                 rollout_func=lambda prompts, trainer: self.source(prompts, trainer),
                 processing_class=processing_class or AutoTokenizer.from_pretrained(name),
                 **kwargs,
             )
-        self.panel = panel
         self.folder = Path(args.output_dir)
         template = ChatTemplate(self.processing_class, self.eos_token_ids, args.chat_template_kwargs)
         self.source = self._make_source(args, template, Path(name).name, make_env, system_prompt)
@@ -244,14 +246,27 @@ class CoPETrainer(ObjectivesMixin, CardMixin, GRPOTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Plays the panel, logs the result and writes it to `evaluations/`."""
-        out = self.folder / "evaluations" / f"step_{self.state.global_step:06d}"
-        numbers = evaluate_panel(self, self.source, self.panel, out)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in numbers.items()}
+        """Plays the panel, logs the result and writes it to `evaluations/`.
+
+        Of several panels each has a folder and numbers of its own, e.g. `eval_alfworld_valid_seen_success`.
+        """
+        metrics: dict[str, float] = {}
+        for panel in self.panels:
+            name = f"_{panel.name.replace('/', '-')}" if len(self.panels) > 1 else ""
+            out = self.folder / "evaluations" / f"step_{self.state.global_step:06d}{name}"
+            numbers = evaluate_panel(self, self.source, panel, out)
+            metrics |= {f"{metric_key_prefix}{name}_{measure}": value for measure, value in numbers.items()}
         with evaluating(self):
             self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+def _panels(given: Panel | Sequence[Panel] | None) -> list[Panel]:
+    panels = [given] if isinstance(given, Panel) else list(given or [])
+    if len({panel.name for panel in panels}) < len(panels):
+        raise InputError("two panels have the same name: their numbers could not be told apart", type="bad_option")
+    return panels
 
 
 def check_batch(args: CoPEConfig, tasks: int) -> None:

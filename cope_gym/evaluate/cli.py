@@ -250,9 +250,10 @@ def compare(
     arms: Annotated[list[str], typer.Argument(help="NAME=FOLDER[,FOLDER…], the first is the reference.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder to write to.")] = Path("comparison"),
     allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept partial results.")] = False,
+    panel: Annotated[str, typer.Option(help="Name of the panel, for runs that were evaluated on several.")] = "",
 ) -> None:
     """Compares methods over seeds: table, plots and one page."""
-    table = run_comparison(arms, folder, allow_partial)
+    table = run_comparison(arms, folder, allow_partial, panel)
     shown = Table(
         "arm", "seeds", "success", "score", "± over seeds", "minus reference", "p (tasks)", title=table["panel"]
     )

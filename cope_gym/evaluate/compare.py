@@ -54,25 +54,35 @@ class Arm:
         return [member.result["metrics"][measure]["value"] for member in self.members]
 
 
-def read_arm(spec: str) -> Arm:
+def read_arm(spec: str, panel: str = "") -> Arm:
     """Reads `NAME=FOLDER[,FOLDER…]` or `FOLDER`: evaluations, or training runs, whose last evaluation counts.
 
+    Args:
+        spec: See above.
+        panel: Of a training run, the last evaluation on the panel of that name.
+
     Raises:
-        InputError: A folder without a finished evaluation.
+        InputError: A folder without a finished evaluation, or of several panels where none is named.
     """
     name, equals, folders = spec.rpartition("=")
     paths = [Path(folder) for folder in folders.split(",") if folder]
-    members = [_final(path) for path in paths]
+    members = [_final(path, panel) for path in paths]
     for path, member in zip(paths, members, strict=True):
         if not member.result["metrics"]:
             raise InputError(f"The evaluation in {path} has no usable episode.", type="no_evaluation")
     return Arm(name if equals else Path(folders).resolve().name, members, [runs.metrics(path) for path in paths])
 
 
-def _final(path: Path) -> Evaluated:
+def _final(path: Path, panel: str) -> Evaluated:
     if runs.is_evaluation(path):
         return runs.evaluation(path)
-    found = runs.evaluations(path)
+    everything = runs.evaluations(path)
+    found = [one for one in everything if panel in ("", one.result["panel"]["name"])]
+    names = list(dict.fromkeys(one.result["panel"]["name"] for one in everything))
+    if len(names) > 1 and not panel:
+        raise InputError(f"{path} was evaluated on {', '.join(names)}: say --panel {names[0]}.", type="other_panel")
+    if everything and not found:
+        raise InputError(f"{path} was not evaluated on {panel}, but on {', '.join(names)}.", type="other_panel")
     if not found:
         raise InputError(
             f"{path} holds no finished evaluation; run `cope eval` to its end first.", type="no_evaluation"
@@ -80,13 +90,14 @@ def _final(path: Path) -> Evaluated:
     return found[-1]
 
 
-def compare(specs: Sequence[str], out: Path, allow_partial: bool = False) -> dict[str, Any]:
+def compare(specs: Sequence[str], out: Path, allow_partial: bool = False, panel: str = "") -> dict[str, Any]:
     """Compares arms; the first is the reference.
 
     Args:
         specs: See `read_arm`.
         out: Folder for `comparison.json`, `comparison.html` and, with matplotlib, PNGs.
         allow_partial: Accept partial results.
+        panel: Name of the panel, for runs that were evaluated on several.
 
     Returns:
         The content of `comparison.json`.
@@ -94,7 +105,7 @@ def compare(specs: Sequence[str], out: Path, allow_partial: bool = False) -> dic
     Raises:
         InputError: Different panels, a partial result that was not asked for, or one name twice.
     """
-    arms = [read_arm(spec) for spec in specs]
+    arms = [read_arm(spec, panel) for spec in specs]
     _check(arms, allow_partial)
     table = {
         "panel": arms[0].members[0].result["panel"]["name"],

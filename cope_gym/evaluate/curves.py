@@ -13,11 +13,11 @@ Points = list[tuple[int, float]]
 
 # Metric name → group; the first pattern that matches decides, and the order is that of the page.
 GROUPS = (
-    ("Outcome", r"^(eval_)?(reward|success|score)$|^episodes/(success|score|reward)|^rewards?/|reward_std"),
+    ("Outcome", r"^(eval_(\w+_)?)?(reward|success|score)$|^episodes/(success|score|reward)|^rewards?/|reward_std"),
     ("Forecasting", r"forecast|ensemble|observation_loss|^(af|te)[/_]"),
     ("Skills", r"skill|extract"),
     ("Learning", r"^(loss|grad_norm|entropy|kl|learning_rate)|clip_ratio|gradient"),
-    ("Episodes", r"^(eval_)?(episodes|turns|tokens|completions|truncated|invalid|no_action|failed)"),
+    ("Episodes", r"^(eval_(\w+_)?)?(episodes|turns|tokens|completions|truncated|invalid|no_action|failed)"),
     ("Sampling", r"^sampling|importance"),
     ("Seconds", r"seconds|_time|runtime|per_second"),
 )

@@ -49,7 +49,7 @@ def report(run_dir: str | Path, title: str = "") -> Path:
         runs=[Run(one.label, one.episodes, one.result) for one in evaluated] + _training(training),
         tiles=summary.tiles(evaluated, training, rows, trend=True),
         curves=charts,
-        comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
+        comparisons=summary.comparisons(evaluated, against_first(evaluated)),
         skills=_skills(folder),
         facts=summary.facts(evaluated),
     )
@@ -94,7 +94,7 @@ def view(paths: Sequence[str], out: Path, title: str = "", show_protected: bool 
         runs=[Run(one.label, one.episodes, one.result) for one in evaluated] + others,
         tiles=summary.tiles(evaluated, [], [], trend) if trend or len(evaluated) == 1 else [],
         curves=curves.charts(rows),
-        comparisons=summary.comparisons(evaluated, against_first(len(evaluated))),
+        comparisons=summary.comparisons(evaluated, against_first(evaluated)),
         facts=summary.facts(evaluated),
         show_protected=show_protected,
     )
@@ -116,9 +116,11 @@ def _episodes(path: Path, label: str) -> tuple[list[Evaluated], list[Trajectory]
     return evaluated, training
 
 
-def against_first(count: int) -> list[tuple[int, int]]:
-    """Pairs every run with the first."""
-    return [(0, i) for i in range(1, count)]
+def against_first(evaluated: Sequence[Evaluated]) -> list[tuple[int, int]]:
+    """Pairs every evaluation with the first of its panel."""
+    firsts: dict[str, int] = {}
+    pairs = [(firsts.setdefault(one.result["panel"]["digest"], i), i) for i, one in enumerate(evaluated)]
+    return [(first, i) for first, i in pairs if first != i]
 
 
 def _training(episodes: Sequence[Trajectory]) -> list[Run]:

@@ -65,7 +65,7 @@ def evaluation(folder: Path, label: str = "") -> Evaluated:
 
 
 def _readable(name: str) -> str:
-    return re.sub(r"^step_0*(\d+)$", r"step \1", name).replace("_", " ")
+    return re.sub(r"^step_0*(\d+)(?=_|$)", r"step \1", name).replace("_", " ")
 
 
 def evaluations(run: Path) -> list[Evaluated]:

@@ -52,13 +52,19 @@ def headline(runs: Sequence[Evaluated], trend: bool) -> str:
     known = [run for run in runs if run.result["metrics"]]
     if not known:
         return "No evaluation yet"
-    first, last = known[0], known[-1]
+    first, last = _ends(known, trend)
     if not trend and len(known) > 1:
         listed = ", ".join(f"{run.label} {_percent(run)}" for run in known)
         return f"Success: {listed}" + (f" {_where(last)}" if same_panel(first, last) else "")
-    if first is last or not same_panel(first, last):
+    if first is last:
         return f"{_percent(last)} success {_where(last)}"
     return f"Success {_percent(first)} → {_percent(last)} {_where(last)}"
+
+
+def _ends(runs: Sequence[Evaluated], trend: bool) -> tuple[Evaluated, Evaluated]:
+    """Returns the first and the last, as stages of one run (`trend`) the first of the last one's panel."""
+    last = runs[-1]
+    return next(run for run in runs if not trend or same_panel(run, last)), last
 
 
 def subtitle(runs: Sequence[Evaluated], trend: bool) -> str:
@@ -66,10 +72,10 @@ def subtitle(runs: Sequence[Evaluated], trend: bool) -> str:
     known = [run for run in runs if run.result["metrics"]]
     if not known:
         return ""
-    first, last = known[0], known[-1]
+    first, last = _ends(known, trend)
     policies = ", ".join(dict.fromkeys(run.result["policy"]["name"] for run in known))
     parts = [f"{policies}, {_count(last.result['episodes'], 'episode')}" + (" each" if len(known) > 1 else "")]
-    if trend and first is not last and same_panel(first, last):
+    if trend and first is not last:
         parts.append(_verdict(compare(first, last)["success"]))
     if not all(run.result["complete"] for run in known):
         parts.append("partial results: short tasks finish first, so they are biased")
@@ -108,8 +114,9 @@ def tiles(
     known = [run for run in runs if run.result["metrics"]]
     shown: list[dict[str, str]] = []
     if known:
-        before = known[0] if trend and len(known) > 1 and same_panel(known[0], known[-1]) else None
-        shown = [_metric_tile(known[-1], before, *row) for row in _METRIC_TILES]
+        first, last = _ends(known, trend)
+        before = first if trend and first is not last else None
+        shown = [_metric_tile(last, before, *row) for row in _METRIC_TILES]
         errors = sum(len(run.result["errors"]) for run in runs)
         if errors:
             shown.append(

@@ -148,6 +148,32 @@ def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
     compare.compare([a, c], tmp_path / "out", allow_partial=True)
 
 
+def test_a_run_of_several_panels_is_told_panel_by_panel(tmp_path: Path) -> None:
+    unseen = {"digest": "x", "name": "unseen", "split": "", "task_ids": [], "options": {}}
+    for arm, after in (("grpo", BEFORE), ("cope", AFTER)):
+        for step, successes in ((10, BEFORE), (20, after)):
+            folder = tmp_path / arm / "evaluations"
+            write_evaluation(folder / f"step_{step:06d}_toy", AFTER, step)
+            write_evaluation(folder / f"step_{step:06d}_unseen", successes, step, panel=unseen)
+    arms = [str(tmp_path / arm) for arm in ("grpo", "cope")]
+    with pytest.raises(InputError, match="evaluated on toy, unseen: say --panel toy"):
+        compare.compare(arms, tmp_path / "out")
+    with pytest.raises(InputError, match="not evaluated on other, but on toy, unseen"):
+        compare.compare(arms, tmp_path / "out", panel="other")
+    values = {}
+    for panel in ("toy", "unseen"):
+        table = compare.compare(arms, tmp_path / "out", panel=panel)
+        assert table["panel"] == panel
+        values[panel] = table["comparisons"][0]["difference"]["value"]
+    assert values == {"toy": 0.0, "unseen": pytest.approx(0.5)}
+    found = index(report(tmp_path / "cope"))
+    assert [r["label"] for r in found["runs"]] == [  # type: ignore[attr-defined]
+        f"step {step} {panel}" for step in (10, 20) for panel in ("toy", "unseen")
+    ]
+    assert found["headline"] == "Success 25.0 % → 75.0 % on unseen (24 tasks)"
+    assert {(row["a"], row["b"]) for row in found["comparisons"]} == {(0, 2), (1, 3)}  # type: ignore[attr-defined]
+
+
 def test_curves_leave_out_what_is_no_curve() -> None:
     rows = [
         {"step": 1, "epoch": 0.1, "seconds": 3.0, "reward": 0.0, "kl": 0.0, "loss": None, "grad_norm": float("nan")},
@@ -162,6 +188,7 @@ def test_groups_follow_the_trainers_names() -> None:
         "reward": "Outcome",
         "episodes/success": "Outcome",
         "eval_success": "Outcome",
+        "eval_alfworld_valid_seen_success": "Outcome",
         "rewards/success/mean": "Outcome",
         "loss": "Learning",
         "clip_ratio/high_mean": "Learning",

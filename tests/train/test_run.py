@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 
 from cope_gym import trajectory
+from cope_gym.errors import InputError
 from cope_gym.evaluate.panels import Panel
 from cope_train.run_folder import read_metrics
 from cope_train.trainer import CoPETrainer
@@ -20,13 +22,13 @@ TASKS = ["door", "key", "open", "look"]
 PANEL = Panel("toy", "test", "train", ("door", "key", "take")).sealed()
 
 
-def trainer(folder: Path, **options: Any) -> CoPETrainer:
+def trainer(folder: Path, panel: Panel | list[Panel] = PANEL, **options: Any) -> CoPETrainer:
     tokenizer = make_tokenizer()
     return CoPETrainer(
         make_model(tokenizer),
         make_config(folder, **options),
         TASKS,
-        panel=PANEL,
+        panel=panel,
         make_env=ToyEnv,
         system_prompt="Play.",
         processing_class=tokenizer,
@@ -69,6 +71,22 @@ def test_a_run_writes_metrics_trajectories_and_evaluations(tmp_path: Path) -> No
         assert [e.task_id for e in played] == list(PANEL.task_ids)
     logged = [line for line in lines if "eval_success" in line]
     assert [line["step"] for line in logged] == [1, 2] and 0 <= logged[0]["eval_score"] <= 1
+
+
+def test_several_panels_have_folders_and_numbers_of_their_own(tmp_path: Path) -> None:
+    other = Panel("toy", "unseen", "other", ("take",)).sealed()
+    run = trainer(tmp_path, panel=[PANEL, other], max_steps=2, eval_strategy="steps", eval_steps=1)
+    run.train()
+    logged = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "eval_test_success" in line]
+    assert [line["step"] for line in logged] == [1, 2] and all("eval_unseen_success" in line for line in logged)
+    assert not any("eval_success" in line for line in logged)
+    for step, panel in itertools.product((1, 2), (PANEL, other)):
+        folder = tmp_path / "evaluations" / f"step_{step:06d}_{panel.name}"
+        played = list(trajectory.read(folder / "trajectories.jsonl"))
+        assert [e.task_id for e in played] == list(panel.task_ids)
+        assert json.loads((folder / "result.json").read_text())["panel"]["digest"] == panel.digest
+    with pytest.raises(InputError, match="same name"):
+        trainer(tmp_path / "twice", panel=[PANEL, PANEL])
 
 
 def test_evaluation_changes_nothing_in_training(tmp_path: Path) -> None:
