@@ -180,15 +180,20 @@ class WebShopAdapter(Adapter):
         self._catalogue.close()
 
     def _way_to(self, goal: Goal) -> Optional[List[str]]:
-        """Finds a search that shows the product, and the clicks to it."""
+        """Finds a search that shows the product early, and the clicks to it.
+
+        What a customer could type comes first, so that the solution can be imitated; the product's name is known only
+        to who wrote the goal.
+        """
         product = self._catalogue.product(goal.asin)
-        for text in (product.name, goal.text, f"{product.name} {product.description}"):
+        ways: List[List[str]] = []
+        for text in (goal.text, product.name, f"{product.name} {product.description}"):
             query = re.sub(r"[\[\]\s]+", " ", text).strip().lower()
             hits = self._catalogue.search(query) if query else []
             if goal.asin in hits[:RESULTS]:
                 turns = hits.index(goal.asin) // pages.RESULTS_PER_PAGE
-                return [f"search[{query}]", *["click[next >]"] * turns, f"click[{goal.asin.lower()}]"]
-        return None
+                ways.append([f"search[{query}]", *["click[next >]"] * turns, f"click[{goal.asin.lower()}]"])
+        return min(ways, key=len, default=None)
 
 
 def _options(given: Mapping[str, Any]) -> Dict[str, Any]:

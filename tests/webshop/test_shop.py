@@ -68,6 +68,18 @@ def test_the_catalogue_is_the_same_everywhere(adapter: WebShopAdapter) -> None:
     assert adapter.tasks("test")[0].id == FIRST_TEST_TASK
 
 
+def test_gold_searches_what_the_customer_could_type_where_that_is_as_short(adapter: WebShopAdapter) -> None:
+    known = 0
+    tasks = [task.id for task in adapter.tasks("train")[:40]]
+    for task in tasks:
+        gold = adapter.gold(task, {}) or []
+        page = play(adapter.start(task, None, {}), *gold[:1]).text.lower()
+        words = gold[0].removeprefix("search[").removesuffix("]") if gold else ""
+        # The page repeats the instruction; a search for the product's name stands only among the results.
+        known += bool(words) and words in page.partition("back to search")[0]
+    assert 20 < known < len(tasks)
+
+
 def test_gold_buys_for_one_except_where_no_purchase_can(adapter: WebShopAdapter) -> None:
     sample = random.Random(0)
     for split in adapter.splits():
