@@ -21,12 +21,16 @@ def install(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Benchmarks: {_NAMES}.")],
     python: Annotated[str | None, typer.Option(help="Python to build with: a version, a command or a path.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build again even if it is there.")] = False,
+    wheels: Annotated[
+        Path | None,
+        typer.Option(help="Folder with wheels that you trust: nothing is fetched, compiled or compared with hashes."),
+    ] = None,
 ) -> None:
     """Install a benchmark into an environment of its own, outside this one."""
     console = Console(stderr=True)
     for name in names:
         try:
-            path = _with_progress(console, name, python, force)
+            path = _with_progress(console, name, python, force, wheels)
         except InstallError as error:
             console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
@@ -47,7 +51,7 @@ def uninstall(name: Annotated[str, typer.Argument(help=f"One of: {_NAMES}.")]) -
         console.print(f"{CATALOG[name].title} was not installed.", highlight=False)
 
 
-def _with_progress(console: Console, name: str, python: str | None, force: bool) -> Path:
+def _with_progress(console: Console, name: str, python: str | None, force: bool, wheels: Path | None) -> Path:
     columns = (SpinnerColumn(), TextColumn("{task.fields[title]}"), BarColumn(), TextColumn("{task.fields[what]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         title = CATALOG[name].title if name in CATALOG else name
@@ -58,4 +62,4 @@ def _with_progress(console: Console, name: str, python: str | None, force: bool)
             if not console.is_terminal:
                 console.print(f"{title}: {what}", highlight=False, markup=False)
 
-        return build(name, python, force, report)
+        return build(name, python, force, report, wheels)

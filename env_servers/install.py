@@ -25,6 +25,9 @@ Report = Callable[[str, float], None]
 """Called with what is being done and the share of the whole that is done, 0 to 1."""
 
 
+_HASHES = "--require-hashes"
+
+
 class InstallError(Exception):
     """An installation that cannot be made; the message says how to mend it."""
 
@@ -76,7 +79,13 @@ def worker_env(name: str) -> dict[str, str]:
     return {key: value.format(env=folder) for key, value in entry_of(name).install_env.items()}
 
 
-def install(name: str, python: str | None = None, force: bool = False, report: Report | None = None) -> Path:
+def install(
+    name: str,
+    python: str | None = None,
+    force: bool = False,
+    report: Report | None = None,
+    wheels: Path | None = None,
+) -> Path:
     """Makes the benchmark's environment unless it is there, and returns its Python.
 
     Args:
@@ -84,6 +93,8 @@ def install(name: str, python: str | None = None, force: bool = False, report: R
         python: A version (`3.11`), a command or a path; by default a fitting one is looked for.
         force: Rebuild even if the environment exists.
         report: Is told of the progress.
+        wheels: Folder with a wheel of every package, made elsewhere: nothing is fetched, compiled or compared with a
+            hash, only the versions are the lock's.
 
     Raises:
         InstallError: With the one line that mends it.
@@ -97,11 +108,14 @@ def install(name: str, python: str | None = None, force: bool = False, report: R
         interpreter = find_interpreter(entry.title, entry.python_requires, python)
     except InterpreterError as error:
         raise InstallError(str(error)) from error
-    _check_compilers(entry)
+    if wheels is None:
+        _check_compilers(entry)
+    elif not wheels.is_dir():
+        raise InstallError(f"There is no folder {wheels}: make it with `pip wheel --no-deps -r LOCK -w {wheels}`.")
     target = _home(name) / f"{_key(name)}-py{interpreter.version}"
     with _umask(0o022), _locked(name, tell):
         if force or not target.exists():
-            _build(entry, interpreter, target, tell)
+            _build(entry, interpreter, target, tell, wheels)
     return target / "bin" / "python"
 
 
@@ -168,13 +182,16 @@ def _locked(name: str, tell: Report) -> Generator[None]:
         yield
 
 
-def _build(entry: Entry, interpreter: Interpreter, target: Path, tell: Report) -> None:
+def _build(entry: Entry, interpreter: Interpreter, target: Path, tell: Report, wheels: Path | None) -> None:
     aside = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
         aside.chmod(0o755)
         tell(f"virtual environment (Python {interpreter.full_version})", 0.02)
         _make_venv(interpreter, aside)
-        _install_packages(entry, aside, tell)
+        if wheels is None:
+            _install_packages(entry, aside, tell)
+        else:
+            _install_wheels(entry, aside, tell, wheels.resolve())
         variables = {key: value.format(env=aside) for key, value in entry.install_env.items()}
         for arguments in entry.post_install:
             tell(" ".join(arguments), 0.9)
@@ -208,17 +225,26 @@ def _install_packages(entry: Entry, folder: Path, tell: Report) -> None:
     """Installs the lock. Source packages are built by locked tools, which pip by itself would fetch in any version."""
     python = str(folder / "bin" / "python")
     if not entry.build_lock.exists():
-        _pip_install(entry, python, entry.lock, tell)
+        _pip_install(entry, python, entry.lock, tell, _HASHES)
         return
     tools = re.findall(r"^([\w.-]+)==", entry.build_lock.read_text(), re.MULTILINE)
-    _pip_install(entry, python, entry.build_lock, _silent)
-    _pip_install(entry, python, entry.lock, tell, "--no-build-isolation")
+    _pip_install(entry, python, entry.build_lock, _silent, _HASHES)
+    _pip_install(entry, python, entry.lock, tell, _HASHES, "--no-build-isolation")
     _run([python, "-I", "-m", "pip", "uninstall", "-y", *tools], f"{entry.title}: removal of build tools")
+
+
+def _install_wheels(entry: Entry, folder: Path, tell: Report, wheels: Path) -> None:
+    """Installs the lock's versions from wheels. The lock knows no hash of what was compiled elsewhere."""
+    versions = folder / "versions.txt"
+    versions.write_text(re.sub(r"\s*\\\n\s*--hash=\S+", "", entry.lock.read_text()))
+    flags = ("--no-index", "--only-binary=:all:", "--find-links", str(wheels))
+    _pip_install(entry, str(folder / "bin" / "python"), versions, tell, *flags)
+    versions.unlink()
 
 
 def _pip_install(entry: Entry, python: str, lock: Path, tell: Report, *flags: str) -> None:
     total = sum("==" in line and not line.startswith("#") for line in lock.read_text().splitlines())
-    command = [python, "-I", "-m", "pip", "install", "--no-deps", "--require-hashes", *flags]
+    command = [python, "-I", "-m", "pip", "install", "--no-deps", *flags]
     command += ["--no-compile", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     process = subprocess.Popen(
         [*command, "-r", str(lock)],

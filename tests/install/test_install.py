@@ -187,6 +187,29 @@ def test_source_packages_are_built_by_the_locked_tools(small: SmallEntry, monkey
 
 
 @pytest.mark.engine
+def test_wheels_need_no_index_no_compiler_and_no_hash(
+    small: SmallEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needy = SmallEntry(**{**small.__dict__, "needs_compiler": ("g++-of-nowhere",)})
+    monkeypatch.setitem(CATALOG, "small", needy)
+    wheels = tmp_path / "wheels"
+    with pytest.raises(InstallError, match="There is no folder"):
+        install("small", wheels=wheels)
+    wheels.mkdir()
+    with pytest.raises(InstallError, match="No matching distribution found for py4j"):
+        install("small", wheels=wheels)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", wheels, "-r", small.lock], check=True
+    )
+    # As if they had been compiled elsewhere: the lock's hashes are others, its versions hold.
+    small.lock.write_text(re.sub(r"sha256:\w{8}", "sha256:00000000", _LOCK))
+    python = install("small", wheels=wheels)
+    listed = subprocess.check_output([python, "-I", "-m", "pip", "list"], text=True)
+    assert "py4j" in listed and "tabulate" in listed
+    assert not list(python.parents[1].glob("*.txt"))
+
+
+@pytest.mark.engine
 def test_two_installers_build_once_and_the_result_is_whole(small: SmallEntry) -> None:
     said: list[str] = []
     with ThreadPoolExecutor(2) as pool:
