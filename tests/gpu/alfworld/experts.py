@@ -36,11 +36,14 @@ class SearchingService(Service):
         walkthrough = list(super().gold(task_id, options) or [])
         env = self.make_env(MOST_TURNS)
         played: list[str] = []
+        won = False
 
         def act(command: str) -> str:
+            nonlocal won
             text, _, terminated, truncated, info = env.step(command)
             played.append(command)
-            if "Nothing happens" in text or (terminated or truncated) and not info["success"]:
+            won = bool(info["success"])
+            if "Nothing happens" in text or (terminated or truncated) and not won:
                 raise Lost(command)
             return text
 
@@ -48,10 +51,10 @@ class SearchingService(Service):
             room = env.reset(options={**options, "task_id": task_id})[0]
             play(act, walkthrough, re.findall(r"[a-z]+ \d+", room.partition("you see")[2]), Random(task_id))
         except Lost:
-            return walkthrough
+            won = False
         finally:
             env.close()
-        return played
+        return played if won else walkthrough
 
 
 def play(act: Callable[[str], str], walkthrough: Sequence[str], furniture: Sequence[str], chance: Random) -> None:
