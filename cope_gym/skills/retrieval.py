@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -22,6 +23,7 @@ DEFAULT_ENCODER = "minilm"
 # Share of common words (Jaccard) from which two texts count as the same task.
 NEAR_DUPLICATE = 0.95
 _WORDS = re.compile(r"\w+")
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,20 @@ def _import(module: str) -> Any:
         raise _bad(f"Retrieval needs the package {module}: pip install 'cope-gym[skills]'.") from error
 
 
+def _import_without(hidden: str, module: str) -> Any:
+    """Imports a module that does without another where that is not installed."""
+    modules: dict[str, Any] = sys.modules  # `None` marks what cannot be imported
+    known = modules.get(hidden, _ABSENT)
+    modules[hidden] = None
+    try:
+        return _import(module)
+    finally:
+        if known is _ABSENT:
+            del modules[hidden]
+        else:
+            modules[hidden] = known
+
+
 class _BM25:
     """Lexical similarity by `bm25s`."""
 
@@ -176,7 +192,8 @@ class _BM25:
 
     def __init__(self, texts: list[str]) -> None:
         self._size = len(texts)
-        self._index: Any = _import("bm25s").BM25()
+        # As soon as bm25s is imported it tries out JAX, which takes three quarters of a GPU's memory for itself.
+        self._index: Any = _import_without("jax", "bm25s").BM25()
         self._index.index([_WORDS.findall(text.lower()) for text in texts], show_progress=False)
 
     def similarities(self, query: str) -> Sequence[float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,20 @@ def test_any_query_is_answered(query: str) -> None:
 
 
 BM25 = TaskIndex(TASKS, "bm25")
+
+
+def test_the_lexical_encoder_leaves_jax_and_with_it_the_gpu_alone(tmp_path: Path) -> None:
+    """With JAX installed, importing bm25s ran it, and three quarters of the GPU's memory were gone."""
+    package = tmp_path / "jax"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('JAX was imported')")
+    code = (
+        "from cope_gym.skills.retrieval import Document, TaskIndex\n"
+        "index = TaskIndex([Document('a', 'find a plant'), Document('b', 'boil water')], 'bm25')\n"
+        "import sys; assert 'jax' not in sys.modules; print(len(index.documents))"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0 and ran.stdout.strip() == "2", ran.stderr
