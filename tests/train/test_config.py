@@ -20,11 +20,12 @@ from cope_train import config_file
 from cope_train.cli import arguments
 from cope_train.generation import check_backend
 from cope_train.models import resolve
-from cope_train.train import parse
+from cope_train.train import STAGES, parse, stage_of
 from cope_train.trainer import CoPETrainer
 from cope_train.trl_adapter import CONTRACT, check_contract, engine_options
 
 pytestmark = pytest.mark.train
+ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ("sciworld", "alfworld", "webshop", "appworld", "tau2")
 
 
@@ -42,6 +43,22 @@ def test_shipped_configurations_are_valid(name: str, tmp_path: Path) -> None:
         assert args.generation_batch_size == (160 if args.environment == "tau2" else 128)
     assert args.forecast_separate_step == name.endswith("cope_paper")
     assert all(panels.load(panel).env == args.environment for panel in args.eval_panel or [])
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests/gpu").glob("*/*.yaml")), ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+def test_experiments_are_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    line = ["--config", str(path), "--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true"]
+    args, _ = parse(line, kind=STAGES[stage_of(line)])
+    if path.stem == "arm":
+        assert args.environment == path.parent.name and Path(args.system_prompt).is_file()
+        played = [panels.load(panel) for panel in args.eval_panel]
+        assert sum(len(panel.task_ids) for panel in played) * args.eval_samples >= 256
+        trained = panels.load(args.train_panel) if args.train_panel else None
+        assert all(panel.env == args.environment for panel in [*played, *([trained] if trained else [])])
+        assert trained is None or not set(trained.task_ids) & {task for panel in played for task in panel.task_ids}
 
 
 def test_panels_are_one_or_several(tmp_path: Path) -> None:
