@@ -3,12 +3,13 @@
 #   experiment.sh ENV experts              the training tasks' solutions (CPU, some minutes)
 #   experiment.sh ENV clone                the start of all arms
 #   experiment.sh ENV train ARM SEED       one arm; the same command goes on after an interruption, on another machine with its folder
+#   experiment.sh ENV dev LR               stock GRPO with this learning rate, evaluated on the development panel: how LR is chosen
 #   experiment.sh ENV eval ARM SEED [STEP] the panels by `cope eval`; ARM `start` is the clone. Training has evaluated its arm itself.
 # ENV: sciworld, alfworld, webshop; ARM: grpo, af, af_te, placebo
 set -euo pipefail
 env=${1:-} part=${2:-} arm=${3:-} seed=${4:-}
 here=tests/gpu/$env runs=runs/$env
-if [ ! -f "$here/settings.sh" ]; then sed -n 2,7p "$0"; exit 2; fi
+if [ ! -f "$here/settings.sh" ]; then sed -n 2,8p "$0"; exit 2; fi
 # Of the benchmark: `experts`, and what `cope eval` has to be told that arm.yaml tells `cope train`.
 source "$here/settings.sh"
 limits="$chars --system-prompt $here/system_prompt.txt"
@@ -27,6 +28,8 @@ train)
   folder=$runs/$arm-$seed
   resume=$(ls -d "$folder"/checkpoint-* >/dev/null 2>&1 && echo resume_from_checkpoint=true || true)
   cope train "$here/arm.yaml" output_dir="$folder" seed="$seed" $add $resume ;;
+dev)
+  cope train "$here/arm.yaml" output_dir="$runs/dev-$arm" seed=0 learning_rate="$arm" eval_panel="$dev" eval_samples=1 ;;
 eval)
   model=$runs/$arm-$seed/checkpoint-${5:-20}
   if [ "$arm" = start ]; then model=$runs/clone; fi
@@ -35,5 +38,5 @@ eval)
       --set max_turn_tokens="$turn_tokens" --set max_model_len=4096 --set gpu_memory_utilization=0.1 --set kv_cache_memory_bytes=8000000000 --set dtype=bfloat16 $limits \
       --out "$runs/evaluations/$arm-$seed${several:+_$(basename "$panel" .json)}"
   done ;;
-*) sed -n 2,7p "$0"; exit 2 ;;
+*) sed -n 2,8p "$0"; exit 2 ;;
 esac
