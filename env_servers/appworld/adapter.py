@@ -47,7 +47,7 @@ class AppWorldAdapter(Adapter):
 
     facts: ClassVar[Facts] = Facts(
         name="appworld",
-        # 165 MB each beside the 240 MB that they share: from 2 GB on the service lets a worker end after its sessions.
+        # 95 MB each beside the 240 MB that they share: from 2 GB on the service lets a worker end after its sessions.
         sessions_per_worker=8,
         concurrency="threads",
         python_requires=">=3.11,<3.14",
@@ -80,7 +80,7 @@ class AppWorldAdapter(Adapter):
         self._uids = list(_UIDS) if self._root_user else []
         self._lock = threading.Lock()
         (self.root / "experiments" / "outputs").mkdir(parents=True, exist_ok=True)
-        # Started here, as it dies with the thread that starts it. It loads when it is told to: ten seconds of
+        # Started here, as it dies with the thread that starts it. It loads when it is told to: six seconds of
         # processor time and a quarter of a GB, which a worker that only answers questions never needs.
         self._zygote, self._control = _start_zygote(self.root)
         self._told_to_load = self._loaded = False

@@ -62,7 +62,7 @@ COSTS = (
     Cost("sciworld", step=0.034, create=0.43, worker=283 * _MB, session=13 * _MB, places=32),
     Cost("alfworld", step=0.0053, create=0.32, worker=70 * _MB, session=3.8 * _MB, places=32),
     Cost("webshop", step=0.0011, create=0.002, worker=45 * _MB, session=0.05 * _MB, places=512),
-    Cost("appworld", step=0.22, create=0.15, worker=256 * _MB, session=165 * _MB, places=8),
+    Cost("appworld", step=0.22, create=0.15, worker=242 * _MB, session=94 * _MB, places=8),
     Cost("tau2", step=0.34, create=0.39, worker=314 * _MB, session=14 * _MB, places=32),
 )
 
