@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, kill, pr
 from env_servers.sciworld import tasks
 
 pytestmark = pytest.mark.engine
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("isolation", ["shared", "process"])
@@ -71,6 +77,32 @@ def test_200_resets_do_not_grow(sciworld_python: Path, temporary: Path) -> None:
             worker.end("s")
 
         assert_flat(worker, temporary, play)
+
+
+@pytest.mark.slow
+def test_a_full_worker_starts_sessions_as_cheaply_as_an_empty_one(sciworld_python: Path) -> None:
+    """With 10 MB of heap a session, the JVM of a full worker only collected garbage, for minutes a step."""
+    with AdapterWorker(sciworld_python) as worker:
+
+        def fill(numbers: range) -> None:
+            for number in numbers:
+                worker.start(f"s{number}", f"lifespan-longest-lived/{number}", {"simplifications": "easy"})
+
+        def replace() -> float:
+            [jvm] = worker.jvms()
+            before = processor_seconds(jvm)
+            for number in range(24):
+                worker.end(f"s{number % 4}")
+                worker.start(f"s{number % 4}", f"find-animal/{number}", {"simplifications": "easy"})
+                worker.step(f"s{number % 4}", "look around")
+            return processor_seconds(jvm) - before
+
+        fill(range(4))
+        replace()  # what is compiled meanwhile is not measured
+        empty = replace()
+        fill(range(4, worker.call("hello")["facts"]["sessions_per_worker"]))
+        full = replace()
+    assert full < 2 * empty, (empty, full)
 
 
 @pytest.mark.soak
