@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from trl.trainer.utils import add_fused_lm_head
 
 from cope_gym.errors import InputError
+from cope_gym.evaluate.plots import learning_curves
 from cope_train.objective_passes import Hidden, Passes, PassOptions
 from cope_train.objectives.forecasting import forecast_loss
 from cope_train.objectives.projection import score
@@ -198,6 +199,28 @@ def run(setting: Setting, out: Path | None = None) -> list[dict[str, Any]]:
     if out:
         out.write_text(json.dumps({"setting": asdict(setting), "results": results}))
     return results
+
+
+def draw(results: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Draws what `run` returned over the number of turns.
+
+    Args:
+        results: Lines of one or more runs.
+        path: PNG file.
+    """
+    measures = {"seconds of an update": "seconds", "peak memory, GB": "peak_gb", "times stock": "ratio"}
+    arms = dict.fromkeys(line["arm"] for line in results)
+
+    def points(arm: str, measure: str) -> list[tuple[int, float]]:
+        return sorted((line["turns"], line[measure]) for line in results if line["arm"] == arm)
+
+    return learning_curves(
+        [
+            {"name": name, "lines": [{"run": arm, "points": points(arm, measure)} for arm in arms]}
+            for name, measure in measures.items()
+        ],
+        path,
+    )
 
 
 def _model(setting: Setting, device: torch.device) -> Any:

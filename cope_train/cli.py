@@ -95,10 +95,11 @@ def bench_objectives(
     turn_tokens: Annotated[int, typer.Option(min=20, help="Tokens a turn.")] = 60,
     lora: Annotated[int, typer.Option(min=0, help="Rank of an adapter on all linear layers; 0: all weights.")] = 0,
     json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG of seconds, memory and ratio over turns.")] = None,
 ) -> None:
     """What forecasting and temporal ensemble cost: update time and memory against TRL's fused head."""
     script: Any = _load("bench objectives", "cope_train.bench_objectives")
-    script.run(
+    results = script.run(
         script.Setting(
             turns or [5, 10, 20, 40],
             arm or ["stock", "packed", "unpacked"],
@@ -114,6 +115,8 @@ def bench_objectives(
         ),
         json,
     )
+    if plot:
+        script.draw(results, plot)
 
 
 def _load(command: str, module: str) -> Any:

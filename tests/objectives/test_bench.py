@@ -16,10 +16,12 @@ pytestmark = pytest.mark.train
 
 
 def test_the_command_measures_every_arm(tmp_path: Path) -> None:
-    out = tmp_path / "objectives.json"
+    out, picture = tmp_path / "objectives.json", tmp_path / "objectives.png"
     words = ["bench", "objectives", "--turns", "3", "--shape", "tiny", "--batch", "2", "--repeats", "1"]
-    done = CliRunner().invoke(build(), [*words, "--device", "cpu", "--json", str(out)], catch_exceptions=False)
-    assert done.exit_code == 0
+    done = CliRunner().invoke(
+        build(), [*words, "--device", "cpu", "--json", str(out), "--plot", str(picture)], catch_exceptions=False
+    )
+    assert done.exit_code == 0 and picture.read_bytes().startswith(b"\x89PNG")
     results = {line["arm"]: line for line in json.loads(out.read_text())["results"]}
     assert list(results) == ["stock", "packed", "unpacked"] and len(done.stdout.splitlines()) == 3
     assert results["packed"]["loss"] == pytest.approx(results["unpacked"]["loss"], abs=1e-4)
