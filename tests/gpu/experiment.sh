@@ -2,7 +2,7 @@
 # One part of an experiment (docs/results/) with the product's own commands, from the repository's root.
 #   experiment.sh ENV experts              the training tasks' solutions (CPU, some minutes)
 #   experiment.sh ENV clone                the start of all arms
-#   experiment.sh ENV train ARM SEED       one arm; the same command goes on after an interruption, on another machine with its folder
+#   experiment.sh ENV train ARM SEED [LR]  one arm; the same command goes on after an interruption, on another machine with its folder
 #   experiment.sh ENV dev LR               stock GRPO with this learning rate, evaluated on the development panel: how LR is chosen
 #   experiment.sh ENV eval ARM SEED [STEP] the panels by `cope eval`; ARM `start` is the clone. Training has evaluated its arm itself.
 # ENV: sciworld, alfworld, webshop; ARM: grpo, af, af_te, placebo
@@ -27,7 +27,7 @@ train)
   esac
   folder=$runs/$arm-$seed
   resume=$(ls -d "$folder"/checkpoint-* >/dev/null 2>&1 && echo resume_from_checkpoint=true || true)
-  cope train "$here/arm.yaml" output_dir="$folder" seed="$seed" $add $resume ;;
+  cope train "$here/arm.yaml" output_dir="$folder" seed="$seed" ${5:+learning_rate=$5} $add $resume ;;
 dev)
   cope train "$here/arm.yaml" output_dir="$runs/dev-$arm" seed=0 learning_rate="$arm" eval_panel="$dev" eval_samples=1 ;;
 eval)
