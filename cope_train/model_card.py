@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from accelerate.utils import is_peft_model
 
 import cope_gym
+from cope_train.weights import whole_weights
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate")
 # Where and how a run was started says nothing of its model, and addresses and tokens are nobody's business.
@@ -71,7 +73,8 @@ class CardMixin:
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the weights, and the card beside them."""
-        super().save_model(output_dir, _internal_call)
+        with nullcontext() if _internal_call else whole_weights(self):
+            super().save_model(output_dir, _internal_call)
         self._write_card(Path(output_dir or self.args.output_dir))
 
     def _write_card(self, folder: Path) -> None:

@@ -72,11 +72,13 @@ class Alone:
         states: States of their tokens, shape (N, H).
         branches: Where each begins in it, per trajectory; -1 for the others.
         learnt: Whether what they teach has been taken back already.
+        tie: 0, and depends on all of their passes: with it in the loss, all ranks go back through equally many.
     """
 
     states: torch.Tensor
     branches: list[list[int]]
     learnt: bool = False
+    tie: torch.Tensor | None = None
 
 
 Learn = Callable[[Hidden], None]
@@ -192,12 +194,16 @@ class Passes:
         """
         rest, size = self.alone(samples), self.options.batch_size
         branches, parts, length = _nowhere(samples), list[torch.Tensor](), 0
+        tie = torch.zeros((), device=self.device)
         for c in range(max(chunks, -(-len(rest) // size))):
             some = rest[c * size : (c + 1) * size]
             pairs = [(samples[i].record, samples[i].branches[b]) for i, b in some]
             taught = any(samples[i].weight and samples[i].learnable[b] for i, b in some)
             with torch.set_grad_enabled(torch.is_grad_enabled() and (joint or (learn is not None and taught))):
-                part, places = self._run_alone(pairs, recompute=joint)
+                whole, kept, places = self._run_alone(pairs, recompute=joint)
+                part = whole[kept]
+                if joint:
+                    tie = tie + 0 * whole.sum()
                 if learn is not None and taught:
                     firsts = _nowhere(samples)
                     for (i, b), place in zip(some, places, strict=True):
@@ -210,14 +216,18 @@ class Passes:
             length += len(part)
         width = self.lm.get_input_embeddings().weight.shape[1]
         none = torch.zeros(0, width, device=self.device)
-        return Alone(torch.cat(parts) if parts else none, branches, learn is not None)
+        return Alone(torch.cat(parts) if parts else none, branches, learn is not None, tie if joint else None)
 
     def _hidden(self, states: torch.Tensor, places: Places, alone: Alone | None = None) -> Hidden:
+        if alone is not None and alone.tie is not None:
+            states = states + alone.tie.to(states.dtype)
         known = alone if alone is not None and len(alone.states) else None
         return Hidden(states, places, Head.of(self.lm, self.options.fp32_head), known)
 
-    def _run_alone(self, pairs: Sequence[tuple[Record, Branch]], recompute: bool) -> tuple[torch.Tensor, list[int]]:
-        """States of the branches' own tokens, and where each branch begins in them; -1 where it is too long."""
+    def _run_alone(
+        self, pairs: Sequence[tuple[Record, Branch]], recompute: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """All states, which are branches' own tokens, and where each branch begins in those; -1: it is too long."""
         layout = unpack(
             [record for record, _ in pairs],
             [[branch] for _, branch in pairs],
@@ -239,7 +249,7 @@ class Passes:
         for (_, branch), [first] in zip(pairs, layout.branches, strict=True):
             places.append(len(kept) if first >= 0 else -1)
             kept += range(first, first + len(branch.ids)) if first >= 0 else ()
-        return states.flatten(0, 1)[torch.tensor(kept, device=self.device).long()], places
+        return states.flatten(0, 1), torch.tensor(kept, device=self.device).long(), places
 
     def _lay_out(self, records: Sequence[Record], branches: Sequence[Sequence[Branch]]) -> Layout:
         return pack(records, branches, whole_blocks if self.flex else multiple_of_8, self.pad_id)

@@ -1,8 +1,9 @@
-"""Policy weights as the sampler needs them, without touching those that are trained."""
+"""Weights as the sampler needs them, without touching those that are trained, and as they are saved."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,3 +36,18 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for part in ("base_model.model.", "base_layer.", "modules_to_save.default."):
             name = name.replace(part, "")
         yield name, data
+
+
+@contextmanager
+def whole_weights(trainer: Any) -> Iterator[None]:
+    """Has sharded weights gathered for saving: in shards, as checkpoints are, `save_model` writes no model at all."""
+    if not trainer.is_fsdp_enabled:
+        yield
+        return
+    plugin: Any = trainer.accelerator.state.fsdp_plugin
+    kind = plugin.state_dict_type
+    plugin.set_state_dict_type("FULL_STATE_DICT")
+    try:
+        yield
+    finally:
+        plugin.set_state_dict_type(kind)

@@ -1,0 +1,87 @@
+"""What `test_sharded.py` runs: steps with all objectives on the text world, alone or with FSDP2 on two ranks.
+
+accelerate shards on GPUs only, so the group of CPUs is presented as one of those; everything else is what it is there.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+from peft import LoraConfig
+from toy import ToyEnv, make_config, make_model, make_tokenizer
+
+from cope_train.trainer import CoPETrainer
+
+SHARDED = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
+    "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+}
+ENSEMBLE = {"ensemble": True, "ensemble_coef": 0.1}
+LORA = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+ARMS: dict[str, tuple[dict[str, Any], LoraConfig | None]] = {
+    "packed": (ENSEMBLE, None),
+    "lora": (ENSEMBLE, LORA),
+    "unpacked": ({"pack_branches": False}, None),
+}
+
+
+def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
+    """Trains two steps, or goes on after the first; weights and the saved model go to the folder."""
+    torch.set_num_threads(1)
+    options, adapter = ARMS[arm]
+    tokenizer = make_tokenizer()
+    args = make_config(
+        folder / arm,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=2,
+        num_generations=2,
+        max_steps=2,
+        optim="sgd",
+        learning_rate=0.5,
+        forecast=True,
+        forecast_coef=0.5,
+        shuffle_dataset=False,
+        save_strategy="steps",
+        save_steps=1,
+        **options,
+    )
+    if "ACCELERATE_USE_FSDP" in os.environ:
+        assert args.device.type == "cpu"  # making the configuration has made the group
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    trainer = CoPETrainer(
+        make_model(tokenizer),
+        args,
+        ["door", "key", "open", "look"],
+        make_env=ToyEnv,
+        system_prompt="Play.",
+        processing_class=tokenizer,
+        peft_config=adapter,
+    )
+    trainer.train(resume_from_checkpoint=str(folder / arm / "checkpoint-1") if resume else None)
+    parts = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in trainer.model.parameters()]
+    rank = trainer.accelerator.process_index
+    name = f"rank{rank}{'-resumed' if resume else ''}.pt"
+    torch.save(torch.cat([part.detach().flatten() for part in parts]), folder / arm / name)
+    assert hasattr(next(trainer.model.parameters()), "full_tensor") == ("ACCELERATE_USE_FSDP" in os.environ)
+    if not resume:
+        trainer.save_model(str(folder / arm / "model"))
+
+
+if __name__ == "__main__":
+    gc.freeze()  # trainers collect garbage at every start
+    os.environ |= SHARDED
+    base = Path(sys.argv[1])
+    for name in ARMS:
+        train(base, rows=2, arm=name)
+    train(base, rows=2, arm="packed", resume=True)
