@@ -55,11 +55,12 @@ def service(
     console = Console()
     rows: list[dict[str, Any]] = []
     console.print(f"{env}, {steps} steps, {os.cpu_count()} cores\n\n{_HEAD}", highlight=False, soft_wrap=True)
-    plans: list[Plan] | None = [Plan([action] * steps)] if action is not None else None
+    plans = [] if action is None else [Plan([action] * steps)]
+    if not plans:
+        with serving(served_by) as served:  # apart: a search for solutions has a worker of its own
+            plans = asyncio.run(gold_plans(served.url, served.token, env, min(tasks, max(counts)), steps))
     for count in counts:
         with serving([*served_by, "--max-sessions", str(count), *serve.split()]) as served:
-            if plans is None:
-                plans = asyncio.run(gold_plans(served.url, served.token, env, min(tasks, max(counts)), steps))
             rows.append(asyncio.run(_measured(served, env, count, plans, together)))
         console.print(_row(rows[-1]), highlight=False, soft_wrap=True)
     if output is not None:

@@ -47,7 +47,9 @@ class Connection:
         return (await self._exchange("GET", path, b"", ""))[1]
 
     async def _exchange(self, method: str, path: str, content: bytes, headers: str) -> tuple[int, bytes]:
-        if self._reader is None or self._writer is None:
+        # A connection that was long idle the service has closed.
+        if self._reader is None or self._writer is None or self._reader.at_eof():
+            self.close()
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         head = f"{method} {path} HTTP/1.1\r\n{self._head}{headers}Content-Length: {len(content)}\r\n\r\n"
         self._writer.write(head.encode() + content)
