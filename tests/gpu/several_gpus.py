@@ -1,13 +1,18 @@
-"""DDP on two GPUs against one: real ScienceWorld GRPO with LoRA, vLLM in process on every rank, equal effective batch.
+"""Several GPUs against one: real ScienceWorld GRPO with LoRA and vLLM at equal effective batch.
 
-The quickstart's model first clones gold paths, so that it acts and rewards differ. Then two arms train from it, each
-in processes of its own: `two` through `accelerate launch` with the shipped DDP configuration, `one` alone. Every step
-is timed by part; ranks must end with equal weights. An arm ends by itself before its time is over.
+The quickstart's model first clones gold paths, so that it acts and rewards differ. Then arms train from it, each
+in processes of its own through `accelerate launch` with the shipped configurations. Every step is timed by part; ranks
+must end with equal weights. An arm ends by itself before its time is over. Arms are
 
-    python tests/gpu/two_gpus.py --out "$OUT" --steps 20 --seconds 150
+    one          alone, vLLM in process
+    ddp:N        N ranks, each with the whole model and a vLLM of its own
+    fsdp2:N      N ranks with sharded weights, each with a vLLM of its own
+    server:N+M   N ranks, and a vLLM server on M other GPUs
 
-Needs two GPUs and the environment of `stack.sh env` (VLLM_ENABLE_V1_MULTIPROCESSING=0). The last line is JSON; so is
-OUT/two_gpus.json, beside the logs and metrics of both arms.
+    python tests/gpu/several_gpus.py --out "$OUT" --steps 20 --seconds 150 --arms one ddp:2 ddp:4 fsdp2:4 server:2+2
+
+Needs as many GPUs and the environment of `stack.sh env` (VLLM_ENABLE_V1_MULTIPROCESSING=0). The last line is JSON; so
+is OUT/several_gpus.json, beside the logs and metrics of all arms.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import TrainerCallback
@@ -49,16 +56,33 @@ from cope_train.trainer import CoPETrainer
 
 ROWS, MICRO, GROUP, TURNS, TURN_TOKENS = 64, 8, 8, 10, 20
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+SERVER_PORT = 8650
 PARTS = ("generate", "environment", "environment_waiting", "rollout", "update", "sync")
+
+
+class Arm(NamedTuple):
+    """What an arm's name says."""
+
+    kind: str
+    ranks: int
+    servers: int
+
+    @classmethod
+    def of(cls, name: str) -> Arm:
+        kind, _, count = name.partition(":")
+        ranks, _, servers = (count or "1").partition("+")
+        return cls(kind, int(ranks), int(servers or 0))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/two_gpus")))
-    parser.add_argument("--work", type=Path, default=Path("runs/two_gpus"), help="Checkpoints and models stay here.")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/several_gpus")))
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/several_gpus"), help="Checkpoints and models stay here."
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=150.0, help="An arm's time, start-up included.")
-    parser.add_argument("--arms", nargs="+", default=["two", "one"])
+    parser.add_argument("--arms", nargs="+", default=["one", "ddp:2"])
     parser.add_argument("--gold", type=int, default=48, help="Gold paths to clone.")
     parser.add_argument("--no-vllm", action="store_true", help="Sample with Transformers, to try the script on CPU.")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
@@ -76,9 +100,10 @@ def main() -> int:
     torch.cuda.empty_cache()
     codes = {arm: run(arm, options) for arm in options.arms}
     result = summary(options, codes)
-    (options.out / "two_gpus.json").write_text(json.dumps(result, indent=1))
+    (options.out / "several_gpus.json").write_text(json.dumps(result, indent=1))
     print(json.dumps({key: value for key, value in result.items() if key != "steps"}), flush=True)
-    return 0 if all(code == 0 for code in codes.values()) and result.get("ranks_equal", True) else 1
+    equal = all(result[arm]["ranks_equal"] for arm in codes if arm in result)
+    return 0 if equal and all(code == 0 for code in codes.values()) else 1
 
 
 def run(arm: str, options: argparse.Namespace) -> int:
@@ -86,19 +111,23 @@ def run(arm: str, options: argparse.Namespace) -> int:
     ends = time.time() + options.seconds
     script = [str(Path(__file__).resolve()), "--arm", arm, "--ends", str(ends), "--out", str(options.out)]
     script += ["--work", str(options.work), "--steps", str(options.steps), *(["--no-vllm"] if options.no_vllm else [])]
-    command, environ = (
-        [sys.executable, *script],
-        {**os.environ, "TOKENIZERS_PARALLELISM": "false", **NO_MULTICAST},
-    )
-    if arm == "one":
-        environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")[0]
-    elif torch.cuda.is_available():
-        launch = ["-m", "accelerate.commands.launch", "--config_file", str(FOLDER / "accelerate" / "ddp.yaml")]
-        command = [sys.executable, *launch, "--num_processes", "2", "--main_process_port", "29511", *script]
-    else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *script]
+    kind, ranks, servers = Arm.of(arm)
+    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **NO_MULTICAST}
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(ranks + servers)))).split(",")
+    command = [sys.executable, *script]
+    if torch.cuda.is_available():
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[:ranks])
+        if kind != "one":
+            preset = FOLDER / "accelerate" / f"{'fsdp2' if kind == 'fsdp2' else 'ddp'}.yaml"
+            launch = ["-m", "accelerate.commands.launch", "--config_file", str(preset)]
+            command = [sys.executable, *launch, "--num_processes", str(ranks), "--main_process_port", "29511", *script]
+    elif ranks > 1:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *script]
     print(f"arm {arm}: {' '.join(command)}", flush=True)
-    with (options.out / f"{arm}.log").open("wb") as log:
+    with (
+        (options.out / f"{arm}.log").open("wb") as log,
+        vllm_server(options, gpus[ranks : ranks + servers], ends) if servers else contextlib.nullcontext(),
+    ):
         process = subprocess.Popen(
             command,
             env=environ,
@@ -112,12 +141,47 @@ def run(arm: str, options: argparse.Namespace) -> int:
         except subprocess.TimeoutExpired:
             code = -1
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end(process)
     if code:
         print("\n".join((options.out / f"{arm}.log").read_text(errors="replace").splitlines()[-40:]), flush=True)
     return code
+
+
+@contextlib.contextmanager
+def vllm_server(options: argparse.Namespace, gpus: list[str], ends: float) -> Iterator[None]:
+    """`vllm serve` on these GPUs, a copy of the model on each, that takes TRL's weights."""
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(options.work / "warm_start")]
+    command += ["--port", str(SERVER_PORT), "--data-parallel-size", str(len(gpus)), "--gpu-memory-utilization", "0.25"]
+    command += ["--max-model-len", "4096", "--dtype", "bfloat16", "--logprobs-mode", "processed_logprobs"]
+    command += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+    environ = {**os.environ, **NO_MULTICAST, "CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_SERVER_DEV_MODE": "1"}
+    with (options.out / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            while not answers(f"http://127.0.0.1:{SERVER_PORT}/health"):
+                if server.poll() is not None or time.time() > ends:
+                    raise SystemExit(f"the vLLM server did not start: {options.out / 'server.log'}")
+                time.sleep(1)
+            yield
+        finally:
+            end(server)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its ranks, which are sessions of their own: only the launcher that is asked to ends them."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(20)
+
+
+def answers(url: str) -> bool:
+    """Whether something is there."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
 
 
 class Steps(TrainerCallback):
@@ -145,7 +209,7 @@ class Steps(TrainerCallback):
 def train(options: argparse.Namespace) -> None:
     """One rank of one arm."""
     begun = time.time()
-    ranks = 2 if options.arm == "two" else 1
+    kind, ranks, _ = Arm.of(options.arm)
     folder = options.work / options.arm
     if int(os.environ.get("RANK", "0")) == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -171,7 +235,8 @@ def train(options: argparse.Namespace) -> None:
         lr_scheduler_type="constant",
         beta=0.0,
         use_vllm=not options.no_vllm,
-        vllm_mode="colocate",
+        vllm_mode="server" if kind == "server" else "colocate",
+        vllm_server_port=SERVER_PORT,
         vllm_gpu_memory_utilization=0.25,
         vllm_max_model_length=4096,
         gradient_checkpointing=False,
@@ -190,7 +255,9 @@ def train(options: argparse.Namespace) -> None:
     ready = time.time()
     trainer.train()
     rank = trainer.accelerator.process_index
-    weights = torch.cat([p.detach().flatten().float().cpu() for p in trainer.model.parameters() if p.requires_grad])
+    learnt = [p for p in trainer.model.parameters() if p.requires_grad]
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in learnt]
+    weights = torch.cat([p.detach().flatten().float().cpu() for p in whole])
     facts = {
         "steps": trainer.state.global_step,
         "start_up_seconds": ready - begun,
@@ -225,7 +292,7 @@ def time_sync(trainer: CoPETrainer) -> None:
 
 
 def summary(options: argparse.Namespace, codes: dict[str, int]) -> dict[str, Any]:
-    """What both arms have shown, side by side; medians without the first two steps."""
+    """What the arms have shown, side by side; medians without the first two steps."""
     result: dict[str, Any] = {"rows": ROWS, "turns": TURNS, "turn_tokens": TURN_TOKENS, "exit": codes, "steps": {}}
     for arm in codes:
         rows = [r for r in read_metrics(options.out / f"{arm}.metrics.jsonl") if "loss" in r]
@@ -245,14 +312,11 @@ def summary(options: argparse.Namespace, codes: dict[str, int]) -> dict[str, Any
             "importance_ratio": median(later, "sampling/importance_sampling_ratio/mean"),
             "ranks": ranks,
         }
-    if "two" in result:
-        ranks = result["two"]["ranks"]
-        result["ranks_equal"] = len(ranks) == 2 and len({rank["weights"] for rank in ranks}) == 1
-    if "one" in result and "two" in result:
-        one, two = result["one"], result["two"]
-        result["speed_up"] = one["step_seconds"] / two["step_seconds"]
-        result["speed_up_rollout"] = one["rollout_seconds"] / two["rollout_seconds"]
-        result["speed_up_update"] = one["update_seconds"] / two["update_seconds"]
+        result[arm]["ranks_equal"] = len(ranks) == Arm.of(arm).ranks and len({rank["weights"] for rank in ranks}) == 1
+    for arm in set(result) & set(codes) - {"one"} if "one" in result else ():
+        for part in ("step", "rollout", "update"):
+            seconds = f"{part}_seconds"
+            result[arm][f"speed_up_{part}"] = result["one"][seconds] / result[arm][seconds]
     return result
 
 
