@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from env_servers.adapter import Facts
 from env_servers.catalog import CATALOG
 from env_servers.errors import ServiceError, near
-from env_servers.pool.base import EpisodeFaultError, NoRoomError, Pool, WorkerDiedError
+from env_servers.pool.base import BystanderError, EpisodeFaultError, NoRoomError, Pool, WorkerDiedError
 
 _TIMEOUT = 120.0
+_LONG_TIMEOUT = 240.0  # less than clients wait
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,14 @@ class Catalogue:
     async def _ask(self, env: str, op: str, long: bool = False, **arguments: Any) -> Any:
         """Has a question answered by one of the benchmark's workers that hold no session."""
         with _named(env, op):
-            worker = await self._pool.control(env, long)
-            return await worker.call(op, _TIMEOUT, **arguments)
+            for _ in range(_TRIES - 1):
+                with suppress(BystanderError):  # it waited for its turn, and the question before it killed the worker
+                    return await self._asked(env, op, long, arguments)
+            return await self._asked(env, op, long, arguments)
+
+    async def _asked(self, env: str, op: str, long: bool, arguments: dict[str, Any]) -> Any:
+        worker = await self._pool.control(env, long)
+        return await worker.call(op, _LONG_TIMEOUT if long else _TIMEOUT, **arguments)
 
     async def _tasks_by_id(self, env: str) -> dict[str, dict[str, str]]:
         """Returns the category of every task in each of its splits (a task may stand in several)."""

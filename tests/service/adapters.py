@@ -169,6 +169,8 @@ class CounterAdapter(Adapter):
             os.kill(os.getpid(), signal.SIGKILL)
         while "await" in options and not Path(options["await"]).exists():
             time.sleep(0.02)
+        if options.get("then") == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
         return ["add 1"] * GOAL
 
 

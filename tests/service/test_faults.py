@@ -88,6 +88,28 @@ def test_a_search_for_a_solution_holds_nobody_up_and_kills_nobody(start: Start, 
     assert server.http.get(path, params={"task_id": task}).json() == {"actions": ["add 1"] * 5}
 
 
+def test_a_search_that_kills_its_worker_costs_no_search_behind_it(start: Start, tmp_path: Path) -> None:
+    server = start()
+    path, task, go = "/v1/envs/counter/gold", "count/test-1", tmp_path / "go"
+    found: dict[str, httpx.Response] = {}
+
+    def search(name: str, **options: str) -> threading.Thread:
+        params = {"task_id": task, "options": json.dumps(options)}
+        thread = threading.Thread(target=lambda: found.update({name: server.http.get(path, params=params)}))
+        thread.start()
+        return thread
+
+    first = search("dies", **{"await": str(go), "then": "die"})
+    wait_for(lambda: metric(server, "cope_worker_calls"), what="the search to begin")
+    others = [search("second"), search("third")]
+    time.sleep(0.3)
+    go.touch()
+    for thread in (first, *others):
+        thread.join()
+    problem(found["dies"], "worker_failed", 503)
+    assert found["second"].json() == found["third"].json() == {"actions": ["add 1"] * 5}
+
+
 def test_an_action_that_kills_costs_its_own_session_only(server: Server) -> None:
     names = [server.create(seed=i)["session_id"] for i in range(4)]
     for name in names:
