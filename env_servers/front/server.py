@@ -153,6 +153,7 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
         )
     _raise_file_limit()
     listener = bind(listen.host, listen.port)
+    port = listener.getsockname()[1]
     service = Service(settings, ManagedPool(settings.specs, settings.pool, _launcher(settings)))
     config = uvicorn.Config(
         build_app(service),
@@ -172,7 +173,7 @@ def serve(settings: FrontSettings, listen: Listen) -> None:
         server.run(sockets=[listener])
     finally:
         if listen.port_file is not None:
-            listen.port_file.unlink(missing_ok=True)
+            _forget(listen.port_file, port)
 
 
 def _launcher(settings: FrontSettings) -> Launcher:
@@ -195,6 +196,13 @@ def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _forget(port_file: Path, port: int) -> None:
+    """Removes the port file, unless it is by now that of the server that was started after this one."""
+    with contextlib.suppress(FileNotFoundError):
+        if port_file.read_text().strip() == str(port):
+            port_file.unlink()
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -206,3 +206,13 @@ def test_workers_are_recycled_and_memory_stays_flat(start: Start) -> None:
         server.http.delete(f"/v1/sessions/{name}")
         seen |= set(server.workers())
     assert len(seen) >= 5 and len(server.workers()) <= 3
+
+
+def test_a_server_that_ends_removes_no_other_servers_port_file(start: Start) -> None:
+    """One that took its time to end made clients believe that its successor had gone, and so on."""
+    first, second = start(), start()
+    second.port_file.write_text(first.port_file.read_text())
+    second.stop()
+    assert second.port_file.exists()
+    first.stop()
+    assert not first.port_file.exists()
