@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from env_servers.adapter import Adapter, AdapterError, Episode, Facts, StepResult, Task
 from env_servers.tau2 import actions, tasks
@@ -35,13 +35,21 @@ class Tau2Episode(Episode):
         schemas: Its tools, as OpenAI's interface words them.
         customer: Who plays the customer, from `users`.
         options: A full set of options.
+        ended: Is told when nothing of it is held any more.
     """
 
     def __init__(
-        self, conversation: Any, policy: str, schemas: List[Any], customer: Any, options: Mapping[str, Any]
+        self,
+        conversation: Any,
+        policy: str,
+        schemas: List[Any],
+        customer: Any,
+        options: Mapping[str, Any],
+        ended: Callable[[], None],
     ) -> None:
-        self._conversation = conversation
-        self._customer = customer
+        self._conversation: Any = conversation
+        self._ended = ended
+        self._customer: Any = customer
         self._user = options["user"]
         self._may_stop = options["agent_may_stop"]
         self._names = {schema["function"]["name"] for schema in schemas}
@@ -83,6 +91,11 @@ class Tau2Episode(Episode):
         """Executes an action again with the customer's words of the first time."""
         self._customer.script = list(record or [])
         return self.step(action)
+
+    def close(self) -> None:
+        """Lets the databases go."""
+        self._conversation = self._customer = None
+        self._ended()
 
     def _result(self, text: Optional[str] = None, valid: bool = True) -> StepResult:
         messages = [_as_json(message) for message in self._conversation.news()] if text is None else []
@@ -213,7 +226,7 @@ class Tau2Adapter(Adapter):
             conversation.begin()
         except UserFailed as error:
             raise customer_failed(error) from error
-        return Tau2Episode(conversation, environment.get_policy(), schemas, user, chosen)
+        return Tau2Episode(conversation, environment.get_policy(), schemas, user, chosen, self._engine.tidy)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> Optional[List[Any]]:
         """Returns the task's own actions; those of the customer become requests that the scripted customer follows."""

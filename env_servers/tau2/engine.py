@@ -63,13 +63,18 @@ class Engine:
 
     def environment(self, domain: str) -> Any:
         """Returns a fresh environment."""
-        if not self._alive:
-            # The interpreter's stocks of free objects hold on to memory that was shared with a database. Emptying them
-            # is cheap only while there are no databases to look at.
-            gc.collect()
         made = self._registry.get_env_constructor(domain)()
         self._alive.add(made)
         return made
+
+    def tidy(self) -> None:
+        """Gives memory back when the last environment has gone.
+
+        The interpreter's stocks of free objects hold on to memory shared with a database. Emptying them is cheap only
+        while there are no databases to look at.
+        """
+        if not self._alive:
+            gc.collect()
 
     def digest(self) -> str:
         """Returns the sha256 over databases, policies and tasks of all domains."""
