@@ -20,7 +20,7 @@ from weakref import WeakSet, finalize
 
 from cope_gym.errors import CopeError, InfrastructureError, InputError, LostSession, from_problem
 from cope_gym.keeper import Keeper
-from cope_gym.session import Action, Reply, Session, TaskInfo, start_request
+from cope_gym.session import Action, Reply, Session, TaskInfo, mapping, start_request
 from cope_gym.transport import QUICK, Patience, Transport, check_protocol, encode
 
 FIRST_CONTACT = 5.0
@@ -305,7 +305,7 @@ def addresses(base_url: str | Sequence[str] | None) -> list[str]:
 
 
 def _json_parameter(options: Mapping[str, Any] | None) -> str | None:
-    return encode(dict(options)).decode() if options else None
+    return encode(mapping(options)).decode() if options else None
 
 
 _clients: WeakSet[Client] = WeakSet()

@@ -16,6 +16,7 @@ from gymnasium.error import ResetNeeded
 from cope_gym.client import Action, Client, Reply, Session
 from cope_gym.errors import InputError
 from cope_gym.server import connect
+from cope_gym.session import mapping
 from cope_gym.spaces import TextSpace
 
 KEYWORDS = ("task_id", "split", "options", "max_steps", "base_url", "token", "client", "render_mode")
@@ -78,7 +79,7 @@ class CopeEnv(gym.Env[str, Any]):
         self.name = env
         self.task_id = task_id
         self.split = split
-        self.options = dict(options or {})
+        self.options = mapping(options)
         self.max_steps = max_steps
         self.render_mode = render_mode
         self.client = client or connect(env, base_url, token)
@@ -100,7 +101,7 @@ class CopeEnv(gym.Env[str, Any]):
         """
         super().reset(seed=seed)
         self.close()
-        asked = dict(options or {})
+        asked = mapping(options)
         asked.pop("reset_mask", None)
         task_id, split = asked.pop("task_id", None), asked.pop("split", None)
         if task_id is None and split is None:

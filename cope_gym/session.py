@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from cope_gym.errors import InputError
+
 if TYPE_CHECKING:
     from cope_gym.client import Client
 
@@ -132,6 +134,19 @@ class Session(SessionState):
         self._client.release(self)
 
 
+def mapping(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns a copy of the options.
+
+    Raises:
+        InputError: They are no mapping, e.g. a text.
+    """
+    if options is not None and not isinstance(options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(
+            f"options maps names to values, e.g. {{'NAME': 'value'}}; {options!r} does not.", type="bad_option"
+        )
+    return dict(options or {})
+
+
 def start_request(
     env: str,
     task_id: str | None,
@@ -142,5 +157,5 @@ def start_request(
 ) -> dict[str, Any]:
     """Returns the body that starts an episode, without what was not asked for."""
     asked: dict[str, Any] = {"env": env, "task_id": task_id, "split": split, "seed": seed, "max_steps": max_steps}
-    asked["options"] = dict(options) if options else None
+    asked["options"] = mapping(options) or None
     return {name: value for name, value in asked.items() if value is not None}

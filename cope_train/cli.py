@@ -50,7 +50,9 @@ def launch(
     accelerate: Annotated[
         str | None, typer.Option(help="ddp, fsdp2, zero2, zero3, or a file of `accelerate config`.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.", envvar="BASE_PORT")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.", envvar="BASE_PORT")
+    ] = 0,
     max_workers: Annotated[
         int | None, typer.Option(min=1, help="Most worker processes of the server.", envvar="NUM_ENVS")
     ] = None,

@@ -268,11 +268,13 @@ def check(folder: Path, changed: bool) -> list[str]:
 
 def main(
     run: Annotated[str, typer.Option(help="Name of the run; its folder is runs/NAME.")] = "quickstart",
-    steps: Annotated[int, typer.Option(help="GRPO steps.")] = 3,
-    experts: Annotated[int, typer.Option(help="Gold paths to clone.")] = 24,
-    epochs: Annotated[float, typer.Option(help="Times each is cloned.")] = 3.0,
-    tasks: Annotated[int, typer.Option(help="Evaluation tasks, at most 8.")] = 6,
-    patience: Annotated[float, typer.Option(help="Factor of the time limits, for slow or busy machines.")] = 1.0,
+    steps: Annotated[int, typer.Option(min=1, help="GRPO steps.")] = 3,
+    experts: Annotated[int, typer.Option(min=1, help="Gold paths to clone.")] = 24,
+    epochs: Annotated[float, typer.Option(min=0.1, help="Times each is cloned.")] = 3.0,
+    tasks: Annotated[int, typer.Option(min=1, max=8, help="Evaluation tasks.")] = 6,
+    patience: Annotated[
+        float, typer.Option(min=0.1, help="Factor of the time limits, for slow or busy machines.")
+    ] = 1.0,
 ) -> None:
     """Runs all phases."""
     started = time.perf_counter()

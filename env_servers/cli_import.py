@@ -34,7 +34,7 @@ def webshop(
     name: Annotated[str | None, typer.Option(help="Of the catalogue; by default official-N.")] = None,
     nouns: Annotated[str | None, typer.Option(help="File of noun lists; by default beside the products.")] = None,
     seed: Annotated[int, typer.Option(help="Of prices and price ceilings.")] = 0,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many products.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many products.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail at a malformed product.")] = False,
 ) -> None:
     """Build a catalogue from WebShop's published files."""
@@ -48,7 +48,7 @@ def mind2web(
     source: Annotated[str, typer.Argument(help="Folder, file or test.zip of Mind2Web, or hub:osunlp/Mind2Web.")],
     name: Annotated[str | None, typer.Option(help="Of the data; by default the Hub's, else Mind2Web.")] = None,
     split: Annotated[str | None, typer.Option(help="Of files whose name says none.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks of each split.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks of each split.")] = None,
     password: Annotated[str, typer.Option(help="Of encrypted archives.")] = mind2web_data.PASSWORD,
 ) -> None:
     """Bring in Mind2Web's recordings. Servers started from now on have their splits."""

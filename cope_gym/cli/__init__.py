@@ -6,6 +6,7 @@ groups `cope.commands` and `cope.data.import`, so that no package imports anothe
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -21,6 +22,16 @@ from cope_gym.evaluate import cli as evaluation
 from cope_gym.evaluate import panel_cli
 from cope_gym.skills import cli as skills
 
+# What a path or a disk does not allow. The user can mend it; any other error of the system keeps its traceback.
+_PATHS = {
+    number: fix
+    for numbers, fix in (
+        ((errno.ENOSPC, errno.EDQUOT), "make room and give the same command again"),
+        ((errno.EACCES, errno.EPERM, errno.EROFS), "choose a place that you may write to, or change its permissions"),
+        ((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG), "choose another path"),
+    )
+    for number in numbers
+}
 _EXTRAS = {"env_servers": "server", "cope_train": "train"}
 
 
@@ -59,6 +70,12 @@ def main() -> None:
         build()()
     except CopeError as error:
         complain(str(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _PATHS or (error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT)):
+            raise
+        where = f"{error.filename} cannot be read or written: " if error.filename is not None else ""
+        complain(f"{where}{error.strerror}; {_PATHS[error.errno]}.")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -35,7 +35,7 @@ def envs(base_url: BaseUrl = None) -> None:
 def tasks(
     env: Env,
     split: Split = None,
-    limit: Annotated[int, typer.Option(help="Ids to print; 0 for all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Ids to print; 0 for all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, all tasks.")] = False,
     base_url: BaseUrl = None,
 ) -> None:

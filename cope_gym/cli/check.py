@@ -54,9 +54,9 @@ class Verdict:
 def check(
     env: Env,
     split: Annotated[list[str] | None, typer.Option(help="Splits to draw from; again for more. Default: all.")] = None,
-    sample: Annotated[int, typer.Option(help="Tasks of each category and split; 0 for all.")] = 1,
+    sample: Annotated[int, typer.Option(min=0, help="Tasks of each category and split; 0 for all.")] = 1,
     task: Annotated[list[str] | None, typer.Option(help="Only these task ids; again for more.")] = None,
-    jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 4,
+    jobs: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 4,
     option: Options = None,
     base_url: BaseUrl = None,
 ) -> None:

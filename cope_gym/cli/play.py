@@ -33,8 +33,8 @@ def play(
     env: Env,
     task: Annotated[str | None, typer.Option(help="Task id; by default the seed picks one.")] = None,
     split: Split = None,
-    seed: Annotated[int | None, typer.Option(help="Picks the task.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Step limit.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Picks the task.")] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Step limit.")] = None,
     option: Options = None,
     base_url: BaseUrl = None,
 ) -> None:

@@ -42,13 +42,13 @@ def collect_experts(
     task: Annotated[list[str] | None, typer.Option(help="Only these task ids; again for more.")] = None,
     panel: Annotated[str | None, typer.Option(help="The tasks and options of a panel.")] = None,
     category: Annotated[list[str] | None, typer.Option(help="Only these categories; again for more.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder; by default experts/ENV_SPLIT.")] = None,
     options: Options = None,
     system_prompt: Annotated[Path | None, typer.Option(help="File; by default the environment's prompt.")] = None,
     first_observation_chars: FirstChars = None,
     observation_chars: LaterChars = None,
-    concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 4,
     base_url: BaseUrl = None,
 ) -> None:
     """Play a benchmark's own solutions and keep the solved episodes. An interrupted run continues."""

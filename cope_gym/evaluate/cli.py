@@ -41,11 +41,11 @@ def evaluate(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder; by default evaluations/PANEL/POLICY.")] = None,
     settings: Settings = None,
     options: Options = None,
-    samples: Annotated[int | None, typer.Option(help="Episodes a task.")] = None,
-    seed: Annotated[int, typer.Option(help="Of environments and policy.")] = 0,
-    concurrency: Annotated[int, typer.Option(help="Episodes at the same time.")] = 8,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Turns of an episode.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Episodes a task.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of environments and policy.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 8,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode.")] = None,
     protocol: Annotated[
         str | None, typer.Option(help="Published protocol; `cope panel protocols` lists them.")
     ] = None,
@@ -91,10 +91,14 @@ def evaluate(
 
 
 def _mention_errors(*results: Mapping[str, Any]) -> None:
-    if count := sum(len(result["errors"]) for result in results):
-        err.print(
-            f"[yellow]{count} episodes failed by infrastructure and are not scored; the same command tries again.[/]"
+    faults = [error for result in results for error in result["errors"]]
+    if faults:
+        share = "An episode" if len(faults) == 1 else f"{len(faults)} episodes"
+        last = faults[-1].get("detail") or "no reason was recorded"
+        sentence = (
+            f"{share} could not be played and will be tried again by the same command, never scored; last: {last}"
         )
+        err.print(sentence, style="yellow", markup=False, soft_wrap=True)
         raise typer.Exit(3)
 
 

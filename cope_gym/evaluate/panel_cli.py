@@ -73,7 +73,7 @@ def build(
     path: Annotated[Path, typer.Argument(help="File to write, ENV_NAME.json.")],
     env: Annotated[str, typer.Option(help="Short environment name.")],
     split: Annotated[str, typer.Option(help="The benchmark's split.")],
-    per_category: Annotated[int, typer.Option(help="Tasks of each category, spread evenly.")] = 4,
+    per_category: Annotated[int, typer.Option(min=1, help="Tasks of each category, spread evenly.")] = 4,
     category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be repeated.")] = None,
     options: Options = None,
     description: Annotated[str, typer.Option(help="One sentence.")] = "",

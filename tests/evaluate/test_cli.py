@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,11 +144,37 @@ def test_partial_is_refused_and_made_on_demand(cope: Cope, panel: str) -> None:
         (["--panel", "toy_small.json", "--policy", "gold", "--set", "x"], "Write KEY=VALUE"),
         (["--panel", "toy_small.json", "--policy", "gold", "--option", "hard=true"], "There is no option 'hard'"),
         (["--panel", "toy_small.json", "--policy", "gold", "--system-prompt", "no.md"], "prompt no.md cannot be read"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--out", "toy_small.json/run"], "choose another path."),
+        (["--panel", "toy_small.json", "--policy", "gold", "--samples", "0"], "greater than or equal to 1"),
+        (["--panel", "toy_small.json", "--policy", "gold", "--limit", "-1"], "greater than or equal to 1"),
     ],
 )
 def test_bad_input_is_one_sentence(cope: Cope, panel: str, arguments: list[str], sentence: str) -> None:
     code, text = cope("eval", *arguments)
     assert code == 2 and sentence in text and "Traceback" not in text
+
+
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
+    cope: Cope, panel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    command = ("eval", "--panel", panel, "--policy", "gold", "--out", "run")
+    assert cope(*command, "--limit", "1")[0] == 0
+    Path("run/result.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        code, text = cope(*command, "--limit", "1")
+    assert code == 2 and "No space left on device; make room and give the same command again." in text
+    assert "Traceback" not in text
+    assert cope(*command, "--limit", "1")[0] == 0 and Path("run/result.json").is_file()
+
+
+def test_episodes_that_could_not_be_played_say_why(cope: Cope, panel: str) -> None:
+    settings = ("--set", "base_url=http://127.0.0.1:9/v1", "--set", "attempts=1")
+    code, text = cope("eval", "--panel", panel, "--policy", "openai:model", *settings, "--limit", "1", "--out", "run")
+    assert code == 3 and "An episode could not be played" in text and "127.0.0.1:9" in text.split("last:")[1]
 
 
 def test_lost_server_leaves_what_was_played(cope: Cope, panel: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,14 @@ def test_unknown_keywords_name_near_ones(address: Address) -> None:
         CopeEnv("toy", render_mode="human", base_url=address.url)
 
 
+def test_options_are_a_mapping(client: Client) -> None:
+    for wrong in ("easy", ["easy"]):
+        with pytest.raises(InputError, match="options maps names to values"):
+            CopeEnv("toy", client=client, options=wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match="options maps names to values"):
+            client.create("toy", options=wrong)  # pyright: ignore[reportArgumentType]
+
+
 def test_unknown_ids_name_near_ones() -> None:
     with pytest.raises(gym.error.NameNotFound, match="SciWorld"):
         gym.make("cope/SciWorl-v0")
