@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from cope_gym.client import Client, Session, addresses
-from cope_gym.errors import CopeError, InfrastructureError, LostSession
+from cope_gym.errors import CopeError, InfrastructureError, InputError, LostSession
 from cope_gym.transport import Patience
 
 IDLE_EXIT = 20.0
@@ -163,9 +163,11 @@ class LocalServer:
         process.kill()
         raise self._failed(f"was not ready within {START_TIMEOUT:g} s")
 
-    def _failed(self, what: str) -> InfrastructureError:
+    def _failed(self, what: str) -> CopeError:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         said = lines[-1] if lines else "nothing"
+        if said.startswith("There is no environment"):
+            return InputError(said, type="unknown_env")
         if said.endswith("`.") or "cope install" in said:  # the server's own sentence has the fix in it
             return InfrastructureError(said, type="not_installed" if "cope install" in said else "server_start")
         return InfrastructureError(

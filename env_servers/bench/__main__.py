@@ -17,7 +17,7 @@ from env_servers.bench.capacity import COSTS, FRONT, Agents, plan, simulate
 from env_servers.bench.load import Plan, drive, gold_plans, percentile
 from env_servers.bench.serving import Served, flags, serving
 
-app = typer.Typer(help="Measure the environment service.", no_args_is_help=True)
+app = typer.Typer(help="Measure the environment service, benchmarks and the objectives.", no_args_is_help=True)
 
 _SLEEPER = "sleep=env_servers.bench.sleeper:SleepAdapter"
 _HEAD = (

@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 
 from cope_gym.env import CopeEnv
-from cope_gym.errors import InfrastructureError, LostSession
+from cope_gym.errors import InfrastructureError, InputError, LostSession
 from cope_gym.server import LocalClient, LocalServer
 from tests.gym.conftest import ADAPTER, ROOT
 
@@ -143,3 +143,9 @@ def test_without_the_server_extra_one_sentence(tmp_path: Path) -> None:
     env = {key: value for key, value in os.environ.items() if key != "COPE_BASE_URL"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout
     assert said.startswith("no_server") and "pip install 'cope-gym[server]'" in said
+
+
+def test_a_name_that_no_environment_has_is_the_caller_s_error(cope_home: Path) -> None:
+    with pytest.raises(InputError, match="no environment 'sciword'; there are: sciworld") as caught:
+        LocalServer("sciword").address()
+    assert caught.value.type == "unknown_env"
