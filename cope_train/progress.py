@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -51,10 +52,11 @@ class TimeLimit(TrainerCallback):
     Args:
         seconds: After which the running step is the last.
         steps: Made in any case.
+        tell: Told in a sentence when training ends early.
     """
 
-    def __init__(self, seconds: float, steps: int = 1) -> None:
-        self.seconds, self.steps = seconds, steps
+    def __init__(self, seconds: float, steps: int = 1, tell: Callable[[str], None] | None = None) -> None:
+        self.seconds, self.steps, self.tell = seconds, steps, tell
         self.started = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -65,6 +67,11 @@ class TimeLimit(TrainerCallback):
         """Looks at it."""
         if time.monotonic() - self.started > self.seconds and state.global_step >= self.steps:
             control.should_training_stop = True
+            if self.tell and state.global_step < state.max_steps:
+                self.tell(
+                    f"  ended after {state.global_step} of {state.max_steps} steps: the time limit of "
+                    f"{self.seconds:.0f} s is over (--patience 3: three times as much)"
+                )
 
 
 def quiet(trainer: Trainer) -> None:

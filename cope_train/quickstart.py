@@ -165,20 +165,19 @@ def clone_experts(start: Quickstart, experts: list[trajectory.Trajectory], model
     )
     with bar(console) as progress:
         steps = StepBar(progress, f"{len(experts)} gold paths", {"loss": "loss"})
-        trainer = clone(
-            str(model), tokenizer, experts, args, lora(), [steps, TimeLimit(CLONING_SECONDS * start.patience)], quiet
-        )
+        limit = TimeLimit(CLONING_SECONDS * start.patience, tell=console.print)
+        trainer = clone(str(model), tokenizer, experts, args, lora(), [steps, limit], quiet)
     folder = start.folder / "warm_start"
     trainer.model.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def train(start: Quickstart, model: Path, steps: int) -> tuple[Path, bool]:
+def train(start: Quickstart, model: Path, steps: int) -> tuple[Path, bool, int]:
     """Trains GRPO steps with the forecasting and temporal-ensemble losses.
 
     Returns:
-        The folder of the adapter, and whether training changed it.
+        The folder of the adapter, whether training changed it, and after how many steps.
     """
     args = CoPEConfig(
         output_dir=str(start.folder),
@@ -221,7 +220,7 @@ def train(start: Quickstart, model: Path, steps: int) -> tuple[Path, bool]:
             peft_config=lora(),
             callbacks=[
                 StepBar(progress, "GRPO + forecasts", shown),
-                TimeLimit(GRPO_SECONDS * start.patience, steps=2),
+                TimeLimit(GRPO_SECONDS * start.patience, steps=2, tell=console.print),
             ],
         )
         quiet(trainer)
@@ -230,7 +229,7 @@ def train(start: Quickstart, model: Path, steps: int) -> tuple[Path, bool]:
         before = adapter(trainer.model)
         trainer.train()
     trainer.save_model(str(start.folder / "adapter"))
-    return start.folder / "adapter", not torch.equal(before, adapter(trainer.model))
+    return start.folder / "adapter", not torch.equal(before, adapter(trainer.model)), trainer.state.global_step
 
 
 def _count_episodes(trainer: CoPETrainer, progress: Any, task: Any) -> None:
@@ -299,9 +298,9 @@ def main(
     with phase(f"5/7  Clone them, {epochs:g} epochs with LoRA"):
         warm = clone_experts(start, gold, model, epochs)
     with phase(f"6/7  {steps} GRPO steps of 8 episodes with LoRA, forecasting and temporal ensemble"):
-        trained, changed = train(start, warm, steps)
+        trained, changed, made = train(start, warm, steps)
     with phase("7/7  Evaluate after training"):
-        evaluate_model(start, trained, "after", steps)
+        evaluate_model(start, trained, "after", made)
     page = report(folder, "Quickstart: ScienceWorld, SmolLM2-135M, GRPO with forecasting and temporal ensemble")
     if problems := check(folder, changed):
         complain("The quickstart ran, but " + "; ".join(problems) + ".")
