@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,11 +129,14 @@ def evaluate_model(start: Quickstart, model: Path, name: str, step: int) -> dict
     policy.name, policy.settings = name, {**policy.settings, "step": step}
     result = play_panel(start, policy, start.panel, start.folder / "evaluations" / name.replace(" ", "_"), 8)
     success, score = (result["metrics"][measure] for measure in ("success", "score"))
-    console.print(
-        f"  success {success['value']:.2f} [{success['low']:.2f}, {success['high']:.2f}]   "
-        f"score {score['value']:.2f} [{score['low']:.2f}, {score['high']:.2f}]"
-    )
+    console.print(f"  success {_shown(success)}   score {_shown(score)}")
     return result
+
+
+def _shown(metric: Mapping[str, Any]) -> str:
+    """A value with its interval; one task has none."""
+    value = f"{metric['value']:.2f}"
+    return value if metric["low"] is None else f"{value} [{metric['low']:.2f}, {metric['high']:.2f}]"
 
 
 def collect_gold(start: Quickstart, count: int) -> list[trajectory.Trajectory]:

@@ -6,6 +6,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from cope_train.progress import TimeLimit
+from cope_train.quickstart import _shown
 
 pytestmark = pytest.mark.train
 
@@ -19,3 +20,8 @@ def test_a_run_that_its_time_limit_ends_says_so(step: int, said: list[str]) -> N
     limit.on_step_end(None, TrainerState(global_step=step, max_steps=3), control)
     assert control.should_training_stop == (step >= 2)
     assert len(told) == len(said) and all(part in text for part, text in zip(said, told, strict=True))
+
+
+@pytest.mark.parametrize(("low", "high", "text"), [(0.1, 0.9, "0.50 [0.10, 0.90]"), (None, None, "0.50")])
+def test_one_task_has_a_value_without_an_interval(low: float | None, high: float | None, text: str) -> None:
+    assert _shown({"value": 0.5, "low": low, "high": high}) == text
