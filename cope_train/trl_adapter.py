@@ -151,13 +151,19 @@ def evaluating(trainer: GRPOTrainer) -> Iterator[None]:
 def use_merged_sync(trainer: GRPOTrainer) -> None:
     """Sends LoRA weights to vLLM merged out of place, where TRL would merge into the base weights and back.
 
-    Sharded weights keep TRL's way: they have to be gathered around the merge.
+    FSDP's first version keeps TRL's way: its flat shards show no layers to merge.
     """
     if not (trainer.use_vllm and isinstance(trainer.model, PeftModel)):
         return
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+    shards = trainer.vllm_generation._dist
+    if shards.is_fsdp and shards.fsdp_version == 1:
         return
-    trainer.vllm_generation._iter_named_params = lambda: merged_parameters(trainer.model)
+
+    def merged() -> Iterator[tuple[str, Any]]:
+        with shards.gather_params(list(trainer.model.parameters())):  # ZeRO's third stage; of others nothing
+            yield from merged_parameters(trainer.model)
+
+    trainer.vllm_generation._iter_named_params = merged
 
 
 def record_metric(trainer: GRPOTrainer, name: str, value: float) -> None:

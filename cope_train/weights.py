@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
+from torch.distributed.tensor import DTensor
 
 
 @torch.no_grad()
@@ -18,7 +19,8 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     after 200 rounds), and the reference policy with it.
 
     Args:
-        model: A `PeftModel` with whole (unsharded) weights.
+        model: A `PeftModel`. Weights in shards (`fully_shard`) are gathered one at a time, which all ranks have to do
+            together.
     """
     deltas = {
         f"{name}.base_layer.weight": module
@@ -28,14 +30,18 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in model.named_parameters():
         if model.prefix in name or "original_module" in name:
             continue
-        data = parameter.data
+        data = _whole(parameter.data)
         if name in deltas:
             module = deltas[name]
-            delta = sum(module.get_delta_weight(adapter).float() for adapter in module.active_adapters)
+            delta = sum(_whole(module.get_delta_weight(adapter)).float() for adapter in module.active_adapters)
             data = (data.float() + delta).to(data.dtype)
-        for part in ("base_model.model.", "base_layer.", "modules_to_save.default."):
+        for part in ("base_model.model.", "base_layer.", "modules_to_save.default.", "_checkpoint_wrapped_module."):
             name = name.replace(part, "")
         yield name, data
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager

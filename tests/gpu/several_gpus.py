@@ -56,6 +56,7 @@ from cope_train.trainer import CoPETrainer
 
 ROWS, MICRO, GROUP, TURNS, TURN_TOKENS = 64, 8, 8, 10, 20
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+ONE_HOST = {"VLLM_HOST_IP": "127.0.0.1"}  # where no network is, vLLM finds no address of its own
 SERVER_PORT = 8650
 PARTS = ("generate", "environment", "environment_waiting", "rollout", "update", "sync")
 
@@ -112,7 +113,7 @@ def run(arm: str, options: argparse.Namespace) -> int:
     script = [str(Path(__file__).resolve()), "--arm", arm, "--ends", str(ends), "--out", str(options.out)]
     script += ["--work", str(options.work), "--steps", str(options.steps), *(["--no-vllm"] if options.no_vllm else [])]
     kind, ranks, servers = Arm.of(arm)
-    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **NO_MULTICAST}
+    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **NO_MULTICAST, **ONE_HOST}
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(ranks + servers)))).split(",")
     command = [sys.executable, *script]
     if torch.cuda.is_available():
@@ -154,7 +155,13 @@ def vllm_server(options: argparse.Namespace, gpus: list[str], ends: float) -> It
     command += ["--port", str(SERVER_PORT), "--data-parallel-size", str(len(gpus)), "--gpu-memory-utilization", "0.25"]
     command += ["--max-model-len", "4096", "--dtype", "bfloat16", "--logprobs-mode", "processed_logprobs"]
     command += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
-    environ = {**os.environ, **NO_MULTICAST, "CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_SERVER_DEV_MODE": "1"}
+    environ = {
+        **os.environ,
+        **NO_MULTICAST,
+        **ONE_HOST,
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
     with (options.out / "server.log").open("wb") as log:
         server = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:

@@ -15,9 +15,11 @@ import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from peft import LoraConfig
+from torch.distributed.tensor import DTensor
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 
 from cope_train.trainer import CoPETrainer
+from cope_train.weights import merged_parameters
 
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",
@@ -69,13 +71,22 @@ def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
         peft_config=adapter,
     )
     trainer.train(resume_from_checkpoint=str(folder / arm / "checkpoint-1") if resume else None)
-    parts = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in trainer.model.parameters()]
+    parts = [_whole(p) for p in trainer.model.parameters()]
     rank = trainer.accelerator.process_index
     name = f"rank{rank}{'-resumed' if resume else ''}.pt"
     torch.save(torch.cat([part.detach().flatten() for part in parts]), folder / arm / name)
     assert hasattr(next(trainer.model.parameters()), "full_tensor") == ("ACCELERATE_USE_FSDP" in os.environ)
+    if arm == "lora":
+        base = {name: _whole(p).clone() for name, p in trainer.model.named_parameters()}
+        merged = {name: weights.clone() for name, weights in merged_parameters(trainer.model)}
+        assert all(torch.equal(_whole(p), base[name]) for name, p in trainer.model.named_parameters())
+        torch.save(merged, folder / arm / f"merged{rank}.pt")
     if not resume:
         trainer.save_model(str(folder / arm / "model"))
+
+
+def _whole(weights: torch.Tensor) -> torch.Tensor:
+    return weights.full_tensor() if isinstance(weights, DTensor) else weights
 
 
 if __name__ == "__main__":

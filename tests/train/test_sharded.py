@@ -36,6 +36,17 @@ def test_sharded_ranks_train_what_one_process_trains(folders: tuple[Path, Path],
         assert torch.allclose(torch.load(two / f"rank{rank}.pt"), alone, atol=1e-5)
 
 
+def test_every_rank_gives_the_sampler_whole_merged_weights(folders: tuple[Path, Path]) -> None:
+    """Out of place, as for whole weights (the script looks that the base has not changed)."""
+    two, one = (folder / "lora" for folder in folders)
+    alone = torch.load(one / "merged0.pt")
+    assert set(alone) == {name for name, _ in make_model(make_tokenizer()).named_parameters()}
+    for rank in range(2):
+        merged = torch.load(two / f"merged{rank}.pt")
+        assert list(merged) == list(alone)
+        assert all(torch.allclose(merged[name], alone[name], atol=1e-5) for name in alone)
+
+
 def test_a_run_goes_on_from_sharded_checkpoints(folders: tuple[Path, Path]) -> None:
     folder = folders[0] / "packed"
     assert torch.allclose(torch.load(folder / "rank0-resumed.pt"), torch.load(folder / "rank0.pt"), atol=1e-6)
