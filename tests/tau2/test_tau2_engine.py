@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_kit import AdapterFault, AdapterWorker, assert_flat
+from adapter_kit import PACKAGE, AdapterFault, AdapterWorker, assert_flat
 from tau2_kit import Customer, gold, play
 
 pytestmark = pytest.mark.engine
@@ -53,6 +54,32 @@ def test_every_task(worker: AdapterWorker, domain: str) -> None:
         idle += play(worker, "n", task, BYE)["reward"]
     print(f"{domain}: doing nothing solves {idle:.0f} of {len(ids(worker, f'{domain}-base'))}")
     assert idle == IDLE[domain]
+
+
+def test_conversations_equal_those_of_the_package_s_own_orchestrator(worker: AdapterWorker, tau2_python: Path) -> None:
+    wrong = ["Who are you?", '{"name": "fly", "arguments": {}}']
+    telecom = ids(worker, "telecom-base")[60]
+    paths = [(task, [*wrong, *gold(worker, task)]) for task in ("airline/7", "retail/5", telecom)]
+    with AdapterWorker(tau2_python, "tau2", "stock") as stock:
+        for task, path in [*paths, (telecom, [*wrong, BYE])]:
+            ours, theirs = transcript(worker, task, path), transcript(stock, task, path)
+            # The package does not show the agent its own greeting, and calls a failed tool a tool.
+            greeting, _, words = ours[0][0].partition("\n")
+            assert greeting == "assistant: Hi! How can I help you today?"
+            ours[0] = (words, *ours[0][1:])
+            assert [(text.replace("tool_error: ", "tool: "), *rest) for text, *rest in ours] == theirs, task
+            assert len(theirs) == len(path) + 1 and theirs[-1][1:] == (
+                float(len(path) > 3),
+                True,
+                False,
+                len(path) > 3,
+            )
+
+
+def transcript(worker: AdapterWorker, task: str, path: list[Any]) -> list[tuple[str, float, bool, bool, bool]]:
+    replies = [worker.start("t", task, {"instructions": False}), *(worker.step("t", action) for action in path)]
+    worker.end("t")
+    return [(r["text"], r["reward"], r["terminated"], r["truncated"], r["info"]["success"]) for r in replies]
 
 
 def test_the_first_observation_holds_policy_tools_and_the_customer(worker: AdapterWorker) -> None:
@@ -213,6 +240,26 @@ def test_200_resets_do_not_grow(tau2_python: Path, temporary: Path) -> None:
             play(worker, "s", domain[number // 3 % len(domain)], 'calculate(expression="1+1")', BYE)
 
         assert_flat(worker, temporary, play_one)
+
+
+LOADING = """
+import gc, sys
+sys.path.insert(0, sys.argv[1])
+from main import bind_package
+bind_package()
+from env_servers.tau2.engine import Engine
+engine, seen = Engine(), []
+gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
+engine.environment("airline")
+print(len(seen) // 2, seen.count(2) // 2)
+"""
+
+
+def test_a_database_is_loaded_without_looking_for_garbage(tau2_python: Path) -> None:
+    """Looking took half of a worker's first start in a domain: 76,000 objects, none of them garbage."""
+    command = [tau2_python, "-I", "-c", LOADING, PACKAGE / "worker"]
+    looked, thoroughly = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(looked) < 10 and thoroughly == "1", "once when all is loaded"
 
 
 def test_metadata(worker: AdapterWorker) -> None:
