@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from env_servers.adapter import Adapter, AdapterError, Episode, Facts, StepResult, Task
-from env_servers.appworld import data
+from env_servers.appworld import data, tasks
 from env_servers.worker import framing
 
 _ZYGOTE = Path(__file__).with_name("zygote.py")
 _SETTINGS = {"root": "", "timeout_seconds": 100, "memory_mb": 4096, "output_limit": 65536}
-_SPLITS = ("train", "dev", "test_normal", "test_challenge")
 # Until AppWorld's own time-out has had its chance; agents' code can dodge that one, but not a kill.
 _GRACE = 15
 _START_TIMEOUT = 100
@@ -72,9 +71,8 @@ class AppWorldAdapter(Adapter):
                 raise AdapterError("bad_option", f"{name} is a whole number of at least 1, not {value!r}.")
             self._limits[name] = value
         self.root, self.self_made = data.find(str(self.settings.get("root", "")))
-        self._tasks = {split: _read_split(self.root, split) for split in _splits(self.root)}
-        self._known = {task.id for tasks in self._tasks.values() for task in tasks}
-        self._scenarios = Counter(map(_scenario, self._known))
+        self._catalogue = tasks.Catalogue(self.root)
+        self._scenarios = Counter(map(_scenario, self._catalogue.ids))
         self._folder = _own_folder()
         self._root_user = os.geteuid() == 0
         self._uids = list(_UIDS) if self._root_user else []
@@ -101,27 +99,22 @@ class AppWorldAdapter(Adapter):
 
     def splits(self) -> Sequence[str]:
         """See the base class."""
-        return tuple(self._tasks)
+        return self._catalogue.splits()
 
     def tasks(self, split: str) -> list[Task]:
         """See the base class."""
-        if split not in self._tasks:
-            raise AdapterError(
-                "unknown_split", f"AppWorld has no split {split!r}; here are: {', '.join(self._tasks)}."
-            )
-        return self._tasks[split]
+        return self._catalogue.tasks(split)
 
     def start(self, task_id: str, seed: int | None, options: Mapping[str, Any]) -> Episode:
         """See the base class; a task fixes everything, so the seed is not used."""
-        # The engine joins ids to paths unchecked.
-        self._check(task_id)
+        self._catalogue.check(task_id)
         if options:
             raise AdapterError("bad_option", f"AppWorld has no options; leave {sorted(options)[0]!r} out.")
         return AppWorldEpisode(self, task_id, self._limits)
 
     def gold(self, task_id: str, options: Mapping[str, Any]) -> list[Any] | None:
         """See the base class; official solutions are functions of AppWorld's own, no code that a session could run."""
-        self._check(task_id)
+        self._catalogue.check(task_id)
         solution = self.root / "data" / "tasks" / task_id / "ground_truth" / "solution.txt"
         return [solution.read_text()] if self.self_made else None
 
@@ -175,10 +168,6 @@ class AppWorldAdapter(Adapter):
         with self._lock:
             self._control.send(json.dumps({"op": "kill", "pid": pid}).encode())
             self._hear(_START_TIMEOUT)
-
-    def _check(self, task_id: Any) -> None:
-        if not isinstance(task_id, str) or task_id not in self._known:
-            raise AdapterError("unknown_task", f"AppWorld has no task {str(task_id)[:80]!r} in its data here.")
 
     def _load(self) -> None:
         if not self._told_to_load:
@@ -338,20 +327,6 @@ def _start_zygote(root: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
             cwd=root,
         )
     return process, ours
-
-
-def _splits(root: Path) -> list[str]:
-    return [split for split in _SPLITS if (root / "data" / "datasets" / f"{split}.txt").is_file()]
-
-
-def _read_split(root: Path, split: str) -> list[Task]:
-    lines = (root / "data" / "datasets" / f"{split}.txt").read_text().split()
-    return [Task(task_id, split, _difficulty(root, task_id)) for task_id in lines]
-
-
-def _difficulty(root: Path, task_id: str) -> str:
-    metadata = json.loads((root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text())
-    return f"difficulty-{metadata['difficulty']}"
 
 
 ADAPTER = AppWorldAdapter

@@ -100,6 +100,35 @@ def test_sessions_at_the_same_time_are_independent(worker: AdapterWorker) -> Non
     worker.together("close", [{"session": name} for name in names])
 
 
+def test_steps_and_grades_equal_those_of_the_package_s_own_class(worker: AdapterWorker, appworld_python: Path) -> None:
+    with AdapterWorker(appworld_python, "appworld", "stock") as stock:
+        for task in ("pin_1", "debt_2", "recipes_1"):
+            tries = ["x = 20\nx += 1", "print(x * 2)", "1 / 0", "print(", "print(apis.supervisor.show_profile())"]
+            [solution] = worker.call("gold", task_id=task, options={})
+            for end, reward in ((solution, 1.0), ("apis.supervisor.complete_task()", 0.0)):
+                ours, theirs = (transcript(one, task, [*tries, end]) for one in (worker, stock))
+                assert ours[1:] == theirs[1:], task
+                # Ours says beside the instruction who the supervisor is, and which apps there are.
+                assert theirs[0][0] in ours[0][0] and ours[0][1:] == theirs[0][1:]
+                assert theirs[-1][1:4] == (reward, True, reward == 1.0), task
+
+
+def transcript(worker: AdapterWorker, task: str, actions: list[str]) -> list[tuple[Any, ...]]:
+    replies = [worker.start("t", task), *(worker.step("t", action) for action in actions)]
+    worker.end("t")
+    kept = ("success", "tests_passed", "tests")
+    return [(r["text"], r["reward"], r["terminated"], *map(r["info"].get, kept)) for r in replies]
+
+
+def test_a_session_need_not_work_out_what_the_apis_are(session: Any) -> None:
+    """It would take a tenth to a quarter of a second for each app, in every session anew."""
+    session("from appworld.api_docs import prepare_api_docs")
+    [before] = session("print(prepare_api_docs.cache_info().misses)")["text"].split()
+    session("apis.supervisor.show_profile(); apis.phone.login(username='x', password='y')")
+    hits, misses = session("print(prepare_api_docs.cache_info()[:2])")["text"].strip(" ()\n[]").split(",")
+    assert misses.strip() == before and int(hits) >= 2
+
+
 def test_nothing_is_left_of_a_worker(appworld_python: Path) -> None:
     with AdapterWorker(appworld_python, "appworld") as worker:
         worker.start("s", "pin_1")
