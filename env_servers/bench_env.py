@@ -1,6 +1,7 @@
 """Measures a benchmark: the stock engine, our adapter in process, and the service over HTTP, in one run.
 
-All three play the same actions of the same tasks. `cope bench env NAME` prints the table.
+All three play the same actions of the same tasks. `cope bench env NAME` prints the table; with `--in-turn` it plays
+episodes one after another in one process, where all but the first find the engine loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Measurement:
     rss: int
 
 
-def measure(name: str, sessions: Sequence[int], steps: int) -> Iterator[Measurement]:
+def measure(name: str, sessions: Sequence[int], steps: int, in_turn: bool = False) -> Iterator[Measurement]:
     """Yields one measurement after another.
 
     Args:
@@ -60,22 +61,27 @@ def measure(name: str, sessions: Sequence[int], steps: int) -> Iterator[Measurem
         sessions: How many sessions at a time; one measurement of each. The stock engine is measured with one only, and
             one process only with as many as a worker takes.
         steps: Actions a session.
+        in_turn: Whether the sessions come one after another: as many as asked for, and none through the service.
     """
     entry = entry_of(name)
     planned = json.loads(_run(entry, entry.adapter, "", "--plan", str(max(sessions)), "--steps", str(steps)))
     plan: Plan = planned["plan"]
+    rows = [(entry.adapter, "in process", count) for count in sessions if in_turn or count <= planned["places"]]
     if find_spec(f"env_servers.{name}.stock") is not None:
-        yield _in_process(entry, f"env_servers.{name}.stock:ADAPTER", "stock engine", plan[:1])
-    for count in (count for count in sessions if count <= planned["places"]):
-        yield _in_process(entry, entry.adapter, "in process", plan[:count])
-    for count in sessions:
-        yield _over_http(entry, plan[:count])
+        counts = sessions if in_turn else [1]
+        rows = [(f"env_servers.{name}.stock:ADAPTER", "stock engine", count) for count in counts] + rows
+    for adapter, what, count in rows:
+        yield _in_process(entry, adapter, what, plan[:count], in_turn)
+    if not in_turn:
+        for count in sessions:
+            yield _over_http(entry, plan[:count])
 
 
 def env(
     name: Annotated[str, typer.Argument(help="The benchmark.")],
     sessions: Annotated[list[int] | None, typer.Option(min=1, help="Sessions at a time; again for more.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Actions a session.")] = 30,
+    in_turn: Annotated[bool, typer.Option("--in-turn", help="One session after another, in one process.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one measurement a line.")] = False,
 ) -> None:
     """Measure a benchmark: stock engine, adapter in process, service over HTTP."""
@@ -83,7 +89,7 @@ def env(
     table = Table(Column("", no_wrap=True), "n", "start s", "reset ms", "step ms", "p95 ms", "steps/s", "RSS MB")
     try:
         with Console(stderr=True).status(f"measuring {name}"):
-            for one in measure(name, sorted(set(sessions or [1, 16])), steps):
+            for one in measure(name, sorted(set(sessions or [1, 16])), steps, in_turn):
                 if as_json:
                     console.print_json(json.dumps(_row(one)), indent=None)
                 table.add_row(*(f"{v:,.1f}" if isinstance(v, float) else str(v) for v in _row(one).values()))
@@ -119,8 +125,9 @@ def _run(entry: Entry, adapter: str, text: str, *flags: str) -> str:
     return done.stdout
 
 
-def _in_process(entry: Entry, adapter: str, what: str, plan: Plan) -> Measurement:
-    return Measurement(what=what, sessions=len(plan), **json.loads(_run(entry, adapter, json.dumps(plan))))
+def _in_process(entry: Entry, adapter: str, what: str, plan: Plan, in_turn: bool) -> Measurement:
+    played = _run(entry, adapter, json.dumps(plan), *(["--in-turn"] if in_turn else []))
+    return Measurement(what=f"{what}, in turn" if in_turn else what, sessions=len(plan), **json.loads(played))
 
 
 def _over_http(entry: Entry, plan: Plan) -> Measurement:

@@ -61,6 +61,17 @@ def test_one_process_is_measured_with_as_many_sessions_as_a_worker_takes(monkeyp
     assert rows == [("in process", 1, 1), ("over HTTP", 1, 1), ("over HTTP", 3, 3)]
 
 
+@pytest.mark.engine
+def test_episodes_in_turn_are_timed_while_the_benchmark_s_clock_stands_still() -> None:
+    """AppWorld's own class stops the clock of its process, and closes a world when the next one opens."""
+    install("appworld")
+    rows = list(bench_env.measure("appworld", [2], 5, in_turn=True))
+    assert [row.what for row in rows] == ["stock engine, in turn", "in process, in turn"]
+    for row in rows:
+        assert len(row.resets) == len(row.steps) == 2
+        assert min(*row.resets, *row.steps) > 1e-3 and row.seconds == pytest.approx(sum(row.steps), rel=0.1)
+
+
 @pytest.mark.slow
 def test_chaos_loses_doubles_and_changes_nothing() -> None:
     result = run(COUNTER, episodes=60, kills=10, drop=0.1, steps=12, parallel=6, tasks=10)
