@@ -12,7 +12,7 @@ from cope_gym import trajectory
 from cope_gym.client import TaskInfo
 from cope_gym.errors import InputError
 from cope_gym.evaluate.panels import Panel
-from cope_gym.evaluate.policies import PolicySpec, Prompt, Reply
+from cope_gym.evaluate.policies import NO_GOLD, NoGold, PolicySpec, Prompt, Reply
 from cope_gym.evaluate.runner import Evaluation, Progress, evaluate
 from cope_gym.evaluate.scripted import Gold
 from cope_gym.evaluate.service import Service
@@ -29,9 +29,7 @@ class Expert(Gold):
         """Writes the next action of the solution."""
         try:
             return super().turn(prompt)
-        except InputError as error:
-            if error.type != "no_gold":
-                raise
+        except NoGold:
             return Reply("", give_up=True)
 
 
@@ -104,7 +102,7 @@ def collect(service: Service, plan: Plan, folder: Path, progress: Progress | Non
         outcomes.setdefault(episode.category, Counter())[outcome(episode)] += 1
     kept = [episode for episode in episodes if outcome(episode) == KEPT]
     if not kept and all(outcome(episode) == NO_SOLUTION for episode in episodes):
-        raise InputError(f"{service.env} has no solution for these {len(episodes)} tasks.", type="no_gold")
+        raise InputError(f"{service.env} has no solution for these {len(episodes)} tasks.", type=NO_GOLD)
     trajectory.write(folder / "experts.jsonl", kept)
     lost = [(episode.task_id, _why(episode)) for episode in episodes if outcome(episode) != KEPT]
     return Collected(folder / "experts.jsonl", outcomes, lost)

@@ -91,7 +91,11 @@ def evaluate(
 
 
 def _mention_errors(*results: Mapping[str, Any]) -> None:
-    faults = [error for result in results for error in result["errors"]]
+    errors = [error for result in results for error in result["errors"]]
+    faults = [error for error in errors if error["type"] != policies.NO_GOLD]
+    if unsolved := {error["task_id"] for error in errors if error["type"] == policies.NO_GOLD}:
+        share = "A task has" if len(unsolved) == 1 else f"{len(unsolved)} tasks have"
+        err.print(f"{share} no gold solution: listed under `errors`, in no number.", style="yellow", soft_wrap=True)
     if faults:
         share = "An episode" if len(faults) == 1 else f"{len(faults)} episodes"
         last = faults[-1].get("detail") or "no reason was recorded"

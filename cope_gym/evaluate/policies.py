@@ -15,6 +15,14 @@ from typing import Any, Protocol
 from cope_gym.errors import InputError
 
 ENTRY_POINTS = "cope.policies"
+NO_GOLD = "no_gold"
+
+
+class NoGold(InputError):
+    """The benchmark has no solution of this task. An evaluation lists the task and scores it nowhere."""
+
+    def __init__(self, env: str, task_id: str) -> None:
+        super().__init__(f"{env} has no gold solution for {task_id}.", type=NO_GOLD)
 
 
 @dataclass(frozen=True)

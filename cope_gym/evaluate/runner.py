@@ -1,8 +1,9 @@
 """Runs a policy over a panel: concurrent, resumable, and honest about what it could not play.
 
 Episodes are written as they end; the same call on the same folder plays only what is missing. An infrastructure fault
-is tried again, then listed under `errors` (and tried again by the next call), never scored. A result exists only when
-every planned episode was played, unless a partial one is asked for by name.
+is tried again, then listed under `errors` (and tried again by the next call), never scored. A task of which the policy
+`gold` has no solution is listed there as well, and not tried again. A result exists only when every planned episode
+was played, unless a partial one is asked for by name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cope_gym.errors import CopeError, InfrastructureError, InputError, SessionE
 from cope_gym.evaluate.batching import Act, Batcher, single
 from cope_gym.evaluate.episode import Item, Rules, TextEnv, derived_seed, play
 from cope_gym.evaluate.panels import Panel
-from cope_gym.evaluate.policies import Policy, Prompt, Reply
+from cope_gym.evaluate.policies import NO_GOLD, NoGold, Policy, Prompt, Reply
 from cope_gym.evaluate.results import summarise
 from cope_gym.evaluate.store import Key, Store
 from cope_gym.skills.lookup import BankLookup
@@ -106,15 +107,17 @@ def evaluate(
         The content of `result.json`.
 
     Raises:
-        InputError: A task, an option or the policy is wrong, or the folder holds another evaluation.
+        InputError: A task, an option or the policy is wrong, the folder holds another evaluation, or there are no
+            solutions for the policy `gold`.
         Interrupted: The infrastructure kept failing. What was played is kept.
     """
     store = Store(out)
     settings = evaluation.settings(policy)
     with store.opened(settings):
-        done = {key: episode for key, episode in store.episodes().items() if episode.error is None}
+        done = {key: episode for key, episode in store.episodes().items() if not _to_try_again(episode)}
         items = evaluation.items()
         missing = [item for item in items if (item.task_id, item.sample) not in done]
+        _check_solutions(done, len(items))
         with _Pool(evaluation, policy, make_env) as pool:
             row = 0
             for episode in pool.play(missing):
@@ -122,7 +125,8 @@ def evaluate(
                 done[episode.task_id, episode.sample] = episode
                 if progress:
                     progress(episode, len(done), len(items))
-                row = row + 1 if episode.error else 0
+                _check_solutions(done, len(items))
+                row = row + 1 if _to_try_again(episode) else 0
                 if row >= _FAILURES_IN_A_ROW:
                     fault = (episode.error or {}).get("detail", "")
                     detail = (
@@ -165,6 +169,18 @@ def _conclude(
     result = summarise(episodes, len(plan), settings)
     store.finish(episodes, result)
     return result
+
+
+def _to_try_again(episode: Trajectory) -> bool:
+    return episode.error is not None and episode.error["type"] != NO_GOLD
+
+
+def _check_solutions(done: Mapping[Key, Trajectory], planned: int) -> None:
+    """Ends the evaluation of a benchmark without solutions early, in place of listing all its tasks."""
+    without = [e.error["detail"] for e in done.values() if e.error and e.error["type"] == NO_GOLD]
+    if len(without) == len(done) >= min(planned, _FAILURES_IN_A_ROW):
+        detail = f"{without[-1]} None of {len(without)} tasks so far has one; choose another policy."
+        raise InputError(detail, type=NO_GOLD)
 
 
 class _Pool:
@@ -215,6 +231,8 @@ class _Pool:
         for attempt in range(self._evaluation.attempts):
             try:
                 return self._play(item)
+            except NoGold as error:
+                return self._failed(item, error)
             except (InfrastructureError, SessionError) as error:
                 self._drop_env()
                 if attempt + 1 == self._evaluation.attempts or not _worth_another(error):

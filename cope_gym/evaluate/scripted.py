@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 from cope_gym.actions import render
 from cope_gym.errors import InputError
-from cope_gym.evaluate.policies import Policy, PolicySpec, Prompt, Reply, register, take
+from cope_gym.evaluate.policies import NoGold, Policy, PolicySpec, Prompt, Reply, register, take
 
 # What an agent that does nothing says, in each benchmark's own words.
 IDLE = {
@@ -64,9 +64,7 @@ class Gold(_Scripted):
             self._known[prompt.task_id] = self._solution(prompt.task_id, prompt.options)
         actions = self._known[prompt.task_id]
         if actions is None:
-            raise InputError(
-                f"{prompt.env} has no gold solution for {prompt.task_id}; choose another policy.", type="no_gold"
-            )
+            raise NoGold(prompt.env, prompt.task_id)
         return actions
 
 

@@ -119,9 +119,7 @@ def tiles(
         shown = [_metric_tile(last, before, *row) for row in _METRIC_TILES]
         errors = sum(len(run.result["errors"]) for run in runs)
         if errors:
-            shown.append(
-                {"label": "Lost episodes", "value": str(errors), "note": "infrastructure: not scored, listed below"}
-            )
+            shown.append({"label": "Lost episodes", "value": str(errors), "note": "not scored, listed below"})
     if rows:
         shown.append(_training_tile(training, rows))
     episodes = [e for run in runs for e in run.episodes] + list(training)

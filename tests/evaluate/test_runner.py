@@ -10,13 +10,14 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from evaluate_toy import Walk, Wanderer, evaluation, walk
 
 from cope_gym import trajectory
 from cope_gym.errors import InfrastructureError, InputError
-from cope_gym.evaluate import Prompt, Reply, conclude, evaluate, runner
+from cope_gym.evaluate import PolicySpec, Prompt, Reply, conclude, evaluate, make, runner
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -144,6 +145,38 @@ def test_a_fault_is_retried_and_leaves_no_trace(reference: dict[str, bytes], tmp
     faults = {"near/2": 2}
     evaluate(evaluation(attempts=3, concurrency=1), Wanderer(), lambda: Walk(faults), tmp_path)
     assert files(tmp_path) == reference
+
+
+def test_tasks_without_a_solution_are_listed_apart_and_not_tried_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def solution(task: str, _options: object) -> list[str] | None:
+        asked.append(task)
+        return None if task.startswith("far/2") else ["go"] * 6
+
+    def played() -> dict[str, Any]:
+        gold = make("gold", PolicySpec("", "walk", solution))
+        return evaluate(evaluation(samples=2), gold, walk, tmp_path)
+
+    result = played()
+    assert [(e["task_id"], e["sample"], e["type"]) for e in result["errors"]] == [
+        ("far/2", 0, "no_gold"),
+        ("far/2", 1, "no_gold"),
+    ]
+    assert result["complete"] and (result["planned"], result["episodes"], result["tasks_played"]) == (12, 10, 5)
+    assert result["metrics"]["success"]["value"] == 1.0 and result["success_bounds"] == [pytest.approx(5 / 6), 1.0]
+    before = list(asked)
+    assert played() == result and asked == before
+
+
+@pytest.mark.parametrize("tasks", [2, 40])
+def test_no_solutions_at_all_are_the_policy_s_fault(tmp_path: Path, tasks: int) -> None:
+    for _ in range(2):  # nor does the same command go on
+        gold = make("gold", PolicySpec("", "walk", lambda *_: None))
+        with pytest.raises(InputError, match=r"walk has no gold solution for .* choose another policy") as caught:
+            evaluate(evaluation(tasks=tasks, samples=1), gold, walk, tmp_path)
+        assert caught.value.type == "no_gold"
+    assert len((tmp_path / "trajectories.jsonl").read_text().splitlines()) <= 10
 
 
 def test_lasting_faults_are_listed_apart_and_mended_by_the_next_run(

@@ -55,7 +55,7 @@ const MEANING = {
   Success: "The benchmark calls the episode solved", Score: "The benchmark's score, 0 to 1",
   "pass@k": "At least one of k episodes succeeds", "pass^k": "All of k episodes succeed",
   Turns: "Mean turns an episode", Invalid: "Share of turns that the benchmark could not execute",
-  Episodes: "Episodes that count; infrastructure errors are listed apart",
+  Episodes: "Episodes that count; errors and tasks without a solution are listed apart",
 };
 
 function runRow(run, i, ks, redraw) {
