@@ -35,7 +35,7 @@ class Verdict:
         gold: What is wrong with the gold path, "" if nothing.
         nothing: Score of doing nothing.
         idle: What is wrong with doing nothing, "" if nothing.
-        error: The fault that kept it from being judged, "" if none.
+        error: The fault that kept it from being judged, if any.
     """
 
     task: TaskInfo
@@ -43,12 +43,13 @@ class Verdict:
     gold: str = ""
     nothing: float = 0.0
     idle: str = ""
-    error: str = ""
+    error: CopeError | None = None
 
     @property
     def faults(self) -> list[str]:
         """All that is wrong."""
-        return [fault for fault in (self.error, self.gold, self.idle) if fault]
+        error = f"{self.error.type}: {self.error}" if self.error else ""
+        return [fault for fault in (error, self.gold, self.idle) if fault]
 
 
 def check(
@@ -76,9 +77,17 @@ def check(
                 bar.advance(line)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not play the rest
+    _refuse_options(verdicts)
     _report(name, options, verdicts)
     if any(verdict.faults for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _refuse_options(verdicts: list[Verdict]) -> None:
+    """Raises the refusal of an option where it is the same for every task: it says nothing of the tasks."""
+    errors = [verdict.error for verdict in verdicts if verdict.error and verdict.error.type == "bad_option"]
+    if errors and len(errors) == len(verdicts) and len({error.detail for error in errors}) == 1:
+        raise errors[0]
 
 
 def judge(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) -> Verdict:
@@ -88,7 +97,7 @@ def judge(client: Client, env: str, task: TaskInfo, options: Mapping[str, Any]) 
         nothing, idle = _idle(client, env, task, options)
         gold = "" if path is None else _solve(client, env, task, options, path)
     except CopeError as error:
-        return Verdict(task, error=f"{error.type}: {error}")
+        return Verdict(task, error=error)
     return Verdict(task, None if path is None else len(path), gold, nothing, idle)
 
 
@@ -166,5 +175,6 @@ def _row(verdicts: list[Verdict]) -> tuple[str, str, str, str]:
     solved = sum(verdict.steps is not None and not verdict.gold for verdict in verdicts)
     played = [verdict.nothing for verdict in verdicts if not verdict.error]
     nothing = f"{sum(played) / len(played):.2f}" if played else "–"
-    span = f"{min(lengths)} to {max(lengths)}" if lengths else "no gold path"
+    without = "no gold path" if played else "–"
+    span = f"{min(lengths)} to {max(lengths)}" if lengths else without
     return str(len(verdicts)), str(solved) if lengths else "–", nothing, span

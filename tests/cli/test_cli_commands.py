@@ -81,6 +81,14 @@ def test_check_finds_what_is_wrong(cope: Cope) -> None:
     done = cope("check", "toy", "--task", "hall/train-0", "--task", "hall/nowhere")
     assert done.returncode == 1
     assert "2 tasks, 1 with faults" in done.stdout and "unknown_task" in done.stdout
+    assert "no gold path" not in done.stdout  # nobody knows whether the task that is not there has one
+
+
+def test_check_names_an_option_that_there_is_not(cope: Cope) -> None:
+    """Once, in place of a table in which nothing has a gold path."""
+    done = cope("check", "toy", "--option", "colour=red")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "There is no option 'colour'; the toy has none."
 
 
 def test_doctor(cope: Cope, tmp_path: Path) -> None:
