@@ -31,6 +31,14 @@ class AdapterError(Exception):
         self.extra = extra
 
 
+class EngineGoneError(Exception):
+    """The engine that all episodes of this process share has ended, and all of them with it.
+
+    The worker ends itself. The service then rebuilds the episodes in other workers, and suspects of their actions only
+    the one in whose call this came up.
+    """
+
+
 @dataclass(frozen=True)
 class Task:
     """One task of a benchmark.

@@ -73,7 +73,8 @@ class AdapterWorker:
 
     def _read(self) -> dict[str, Any]:
         reply = framing.read(self._socket)
-        assert reply is not None, "the worker is gone"
+        if reply is None:
+            raise EOFError("the worker is gone")
         return reply
 
     @staticmethod

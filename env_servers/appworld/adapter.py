@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from env_servers.adapter import Adapter, AdapterError, Episode, Facts, StepResult, Task
+from env_servers.adapter import Adapter, AdapterError, EngineGoneError, Episode, Facts, StepResult, Task
 from env_servers.appworld import data, tasks
 from env_servers.worker import framing
 
@@ -160,19 +160,30 @@ class AppWorldAdapter(Adapter):
             if not self._loaded:
                 self._hear(_ZYGOTE_TIMEOUT)
                 self._loaded = True
-            socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
+            self._tell(request, theirs.fileno())
             return self._hear(_START_TIMEOUT)["pid"], ours
 
     def kill(self, pid: int) -> None:
         """Kills a copy with all that it has started."""
         with self._lock:
-            self._control.send(json.dumps({"op": "kill", "pid": pid}).encode())
+            self._tell({"op": "kill", "pid": pid})
             self._hear(_START_TIMEOUT)
 
     def _load(self) -> None:
         if not self._told_to_load:
-            self._control.send(json.dumps({"op": "load"}).encode())
+            self._tell({"op": "load"})
             self._told_to_load = True
+
+    def _tell(self, request: dict[str, Any], *descriptors: int) -> None:
+        try:
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+        except OSError as error:
+            raise EngineGoneError(f"AppWorld's zygote has died ({error}).") from error
+
+    def check_alive(self) -> None:
+        """Raises `EngineGoneError` where the zygote has died: its copies die with it, whatever their code does."""
+        if self._zygote.poll() is not None:
+            raise EngineGoneError("AppWorld's zygote has died; its last words are in the worker's log.")
 
     def _hear(self, timeout: float) -> dict[str, Any]:
         self._control.settimeout(timeout)
@@ -181,7 +192,7 @@ class AppWorldAdapter(Adapter):
         except TimeoutError:
             message = b""
         if not message:
-            raise RuntimeError("AppWorld's zygote has died or hangs; its last words are in the worker's log.")
+            raise EngineGoneError("AppWorld's zygote has died or hangs; its last words are in the worker's log.")
         return json.loads(message)
 
 
@@ -211,11 +222,11 @@ class AppWorldEpisode(Episode):
             raise AdapterError("bad_action", f"An action is Python code as text, not {type(action).__name__}.")
         if self._ended:
             raise AdapterError("episode_over", "The task has been completed; start a new episode.")
-        self._connection.sendall(framing.encode({"code": action}))
-        told = self._receive(self._limits["timeout_seconds"] + _GRACE)
+        told = self._ask(action)
         if told is not None and "error" in told:
             raise RuntimeError(f"AppWorld itself failed in a step: {told['error']}")
         if told is None or "output" not in told:
+            self._adapter.check_alive()
             # The code has ended or hung its own process. That is its doing, and what it did until then counts nothing.
             self._ended = True
             text = "Execution failed. Traceback:\nThe code ended or hung the session, which was killed."
@@ -251,6 +262,13 @@ class AppWorldEpisode(Episode):
     def _request(self, op: str) -> dict[str, Any]:
         place = {"folder": str(self._folder), "uid": self._uid}
         return {"op": op, "task_id": self._task_id, **place, **self._limits}
+
+    def _ask(self, code: str) -> dict[str, Any] | None:
+        try:
+            self._connection.sendall(framing.encode({"code": code}))
+        except OSError:
+            return None
+        return self._receive(self._limits["timeout_seconds"] + _GRACE)
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         self._connection.settimeout(timeout)

@@ -82,7 +82,7 @@ class SciWorldAdapter(Adapter):
         admissible = options.get("admissible_actions", False)
         if not isinstance(admissible, bool):
             raise AdapterError("bad_option", f"admissible_actions is true or false, not {admissible!r}.")
-        engine = self._launch() if self._own_jvms else self._jvm()
+        engine = self._launch() if self._own_jvms else self._shared
         try:
             world = engine.open(name, variation, simplifications)
             return SciWorldEpisode(world, admissible, engine if self._own_jvms else None)
@@ -94,7 +94,7 @@ class SciWorldAdapter(Adapter):
     def warm(self) -> None:
         """See the base class. The JVM loads and compiles the simulator at its first task: 4.5 s instead of 0.9 s."""
         if not self._own_jvms:
-            world = self._jvm().open("boil", 0, "")
+            world = self._shared.open("boil", 0, "")
             world.step("look around")
             world.close()
 
@@ -107,17 +107,11 @@ class SciWorldAdapter(Adapter):
         self._shared.close()
 
     def _search_gold(self, name: str, variation: int, simplifications: str) -> tuple[str, ...]:
-        world = self._jvm().open(name, variation, simplifications, gold=True)
+        world = self._shared.open(name, variation, simplifications, gold=True)
         try:
             return tuple(world.gold_path())
         finally:
             world.close()
-
-    def _jvm(self) -> jvm.Jvm:
-        if not self._shared.alive:
-            self._shared.close()
-            self._shared = self._launch()
-        return self._shared
 
     def _launch(self) -> jvm.Jvm:
         try:

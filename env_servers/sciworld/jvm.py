@@ -22,12 +22,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from py4j import java_gateway as py4j
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from env_servers.adapter import EngineGoneError
 
 FLAGS = (
     # A constant identity hash: sets iterate in one order, so equal actions give equal texts.
@@ -40,6 +42,7 @@ FLAGS = (
     "--add-opens=java.base/java.util=ALL-UNNAMED",
 )
 _READ_TIMEOUT = 300.0
+_LAST_BREATH = 2.0
 _PR_SET_PDEATHSIG = 1
 # `java.util.Random.setSeed` combines its argument with this number, as its documentation says.
 _SCRAMBLE = 0x5DEECE66D
@@ -127,7 +130,7 @@ class Jvm:
 
     def open(self, name: str, variation: int, simplifications: str, gold: bool = False) -> World:
         """Loads a task, already validated, into a new world; with `gold` its solution is searched as well."""
-        with self._lock:
+        with self._lock, self._connected():
             # Building the object draws numbers too, so it must not happen on another world's turn.
             self._suspend()
             self._simplifications = None
@@ -139,7 +142,7 @@ class Jvm:
     @contextmanager
     def turn(self, world: World) -> Generator[None]:
         """Makes the statics those of `world`, for one or more calls."""
-        with self._lock:
+        with self._lock, self._connected():
             if self._current is not world:
                 self._suspend()
                 self.restore(world.statics)
@@ -160,15 +163,29 @@ class Jvm:
 
     def joined(self, strings: Any) -> list[str]:
         """Fetches a Java list of strings in one reply; one by one they cost more than finding them did."""
-        if strings.isEmpty():
-            return []
-        return str(self._gateway.jvm.java.lang.String.join("\n", strings)).split("\n")
+        try:
+            if strings.isEmpty():
+                return []
+            return str(self._gateway.jvm.java.lang.String.join("\n", strings)).split("\n")
+        finally:
+            self.release(strings)
 
-    def forget(self, world: World) -> None:
-        """Lets the JVM collect a world."""
+    def release(self, *objects: Any) -> None:
+        """Lets the JVM collect objects.
+
+        py4j would, once nothing refers to them; but one whose method has been called refers to itself, so that it
+        stays until Python looks for cycles, which a worker does after hundreds of worlds.
+        """
+        for one in objects:
+            self._gateway.detach(one)
+
+    def forget(self, world: World, *objects: Any) -> None:
+        """Lets the JVM collect a world and what belongs to it."""
         with self._lock:
             if self._current is world:
                 self._current = None
+            if self.alive:
+                self.release(*objects)
 
     def close(self) -> None:
         """Ends the process."""
@@ -181,6 +198,19 @@ class Jvm:
             for pipe in (self.process.stdin, self.process.stdout):
                 if pipe is not None:
                     pipe.close()
+
+    @contextmanager
+    def _connected(self) -> Generator[None]:
+        try:
+            yield
+        except Py4JJavaError:  # an exception of the simulator's
+            raise
+        except Py4JError as error:
+            with suppress(subprocess.TimeoutExpired):  # a connection breaks before the process has ended
+                self.process.wait(_LAST_BREATH)
+            if self.alive and not isinstance(error, Py4JNetworkError):
+                raise
+            raise EngineGoneError(f"ScienceWorld's Java process has ended ({error}): its heap may be full.") from error
 
     def _suspend(self) -> None:
         if self._current is not None:
@@ -207,7 +237,9 @@ class World:
         """Loads the task; only `Jvm.open` calls this."""
         if error := self._interface.load(name, variation, simplifications, gold):
             raise EngineError(f"ScienceWorld cannot load {name}/{variation}: {error}")
-        self._agent = self._interface.agentInterface().get()
+        option = self._interface.agentInterface()
+        self._agent = option.get()
+        self._jvm.release(option)
         # `easy` stands for a list that depends on the task; the engine has replaced it by now.
         self.simplifications = self._agent.simplificationStr()
         self.task_description = self._interface.getTaskDescription()
@@ -216,6 +248,7 @@ class World:
         """Executes one action.
 
         Raises:
+            EngineGoneError: The JVM has ended.
             EngineError: The simulator failed, which it would itself report as an observation with a score of -100.
         """
         with self._jvm.turn(self):
@@ -243,7 +276,7 @@ class World:
 
     def close(self) -> None:
         """Drops the simulator's objects; idempotent."""
-        self._jvm.forget(self)
+        self._jvm.forget(self, *(one for one in (self._interface, self._agent) if one is not None))
         self._interface = self._agent = None
 
 

@@ -13,7 +13,8 @@ import traceback
 from dataclasses import asdict
 from typing import Any, Callable, Dict, Mapping, Optional, Type
 
-from env_servers.adapter import Adapter, AdapterError, Episode, StepResult
+from env_servers.adapter import Adapter, AdapterError, EngineGoneError, Episode, StepResult
+from env_servers.worker.parent import die
 
 
 def load_adapter(name: str) -> Type[Adapter]:
@@ -66,6 +67,10 @@ class Host:
         except AdapterError as error:
             named = {"type": error.type, "detail": error.detail, "retryable": error.retryable, "extra": error.extra}
             return {"id": request["id"], "error": named}
+        except EngineGoneError as error:
+            print(error, file=sys.stderr, flush=True)  # noqa: T201
+            die()
+            raise
         except (Exception, SystemExit) as error:
             # The benchmark broke: the episode's state is unknown and the service decides what becomes of it.
             traceback.print_exc(file=sys.stderr)

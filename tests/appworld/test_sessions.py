@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, rss_mb, tree
+from adapter_kit import AdapterFault, AdapterWorker, assert_flat, gone, kill, rss_mb, tree
 
 pytestmark = pytest.mark.engine
 
@@ -136,6 +136,18 @@ def test_nothing_is_left_of_a_worker(appworld_python: Path) -> None:
         assert len(below) >= 3  # the zygote, a session's keeper, and the session
         worker.process.kill()
         assert gone(below)
+
+
+def test_a_dead_zygote_ends_its_worker(appworld_python: Path) -> None:
+    """Its copies die with it. Each of their steps was taken for code that had ended its own process: a final zero."""
+    with AdapterWorker(appworld_python, "appworld") as worker:
+        worker.start("s", "pin_1")
+        zygote, *copies = tree(worker.process.pid)[1:]
+        kill(zygote)
+        assert gone(copies)
+        with pytest.raises(EOFError):
+            worker.step("s", "print(1)")
+        assert worker.process.wait(10)
 
 
 def test_who_only_asks_questions_does_not_load_appworld(appworld_python: Path) -> None:

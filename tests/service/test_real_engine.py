@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def play(server: Server, actions: list[str], kill_at: set[int]) -> list[tuple[st
     told = server.http.post(f"/v1/sessions/{session['session_id']}/attach").json()["transcript"]
     server.http.delete(f"/v1/sessions/{session['session_id']}")
     return [(turn["observation"], turn["reward"], turn["info"]["score"], turn["terminated"]) for turn in told]
+
+
+def test_a_killed_jvm_makes_none_of_its_sessions_a_suspect_but_one(sciworld: Server) -> None:
+    """Each had to try its step again alone, one after the other, in workers that a full service did not have."""
+    opened = [sciworld.create("sciworld", task_id=f"find-plant/{number}")["session_id"] for number in range(6)]
+    for session in opened:
+        assert sciworld.step(session, 0, "look around").status_code == 200
+    os.kill(engines(sciworld)[0], signal.SIGKILL)
+    with ThreadPoolExecutor(len(opened)) as pool:
+        replies = list(pool.map(lambda session: sciworld.step(session, 1, "inventory"), opened))
+    assert [reply.status_code for reply in replies] == [200] * len(opened), replies[0].text
+    suspects = [line for line in sciworld.log.read_text().splitlines() if "step failed" in line]
+    assert len(suspects) <= 1
+    for session in opened:
+        sciworld.http.delete(f"/v1/sessions/{session}")
 
 
 def test_a_killed_jvm_goes_unnoticed_and_none_remains(sciworld: Server) -> None:
