@@ -55,11 +55,15 @@ class SampledModel:
         self._episodes: dict[tuple[str, int], EpisodeBuffer] = {}
 
     def act(self, prompts: Sequence[Prompt]) -> list[Reply]:
-        """Writes one turn for every prompt."""
+        """Writes one turn for every prompt; a conversation that fills the model's context is given up, cut."""
         buffers = {(prompt.task_id, prompt.sample): self._buffer(prompt) for prompt in prompts}
-        for prompt, (key, buffer) in zip(prompts, buffers.items(), strict=True):
-            self.backend.submit(Request(key, list(buffer.ids), self.max_turn_tokens, (prompt.seed,)))
         replies: dict[Any, Reply] = {}
+        for prompt, (key, buffer) in zip(prompts, buffers.items(), strict=True):
+            room = self.backend.context - len(buffer.ids)
+            if room < 1:
+                replies[key] = Reply("", truncated=True, give_up=True)
+                continue
+            self.backend.submit(Request(key, list(buffer.ids), min(self.max_turn_tokens, room), (prompt.seed,)))
         while len(replies) < len(prompts):
             for done in self.backend.poll():
                 ended = done.ids[-1] == self.template.end_of_turn

@@ -7,6 +7,7 @@ templates or environments.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -66,9 +67,11 @@ class Backend(Protocol):
     Attributes:
         batches: Whether a call of `poll` takes all that is queued as one batch. The driver then waits a moment for
             more episodes to become ready; with a continuous engine it does not.
+        context: Most tokens of a conversation, those to be sampled included.
     """
 
     batches: bool
+    context: int
 
     def submit(self, request: Request) -> None:
         """Queues a request."""
@@ -114,6 +117,7 @@ class TransformersBackend:
         self.greedy = sampling.temperature == 0
         self.warpers = _warpers(sampling)
         self.keeps_cache = _all_full_attention(model.config)
+        self.context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
         self._queue: list[Request] = []
         self._caches: dict[Hashable, _Past] = {}
 

@@ -331,6 +331,13 @@ class Rollout:
         messages = [{"role": "system", "content": setup.system_prompt}, {"role": "user", "content": text}]
         episode.trajectory.messages = messages
         episode.buffer.append_prompt(setup.template.prompt(messages))
+        if self._room(episode) < 1:
+            length, most = len(episode.buffer.ids), self.backend.context
+            raise InputError(
+                f"the first prompt of {episode.job.task_id} has {length} tokens, the model is run with {most}: lower "
+                "first_observation_chars, or raise vllm_max_model_length",
+                type="bad_option",
+            )
 
     def _reply(self, episode: Episode, text: str) -> None:
         """Adds an observation; the last one of an episode is kept as a message but is nothing to train on."""
@@ -338,7 +345,7 @@ class Rollout:
         text = _cut(text, limits.observation_chars)
         trajectory.messages.append({"role": "user", "content": text})
         message = self._setup(episode).template.observation(text)
-        room = limits.episode_tokens - episode.buffer.completion_length - len(message.ids)
+        room = self._room(episode) - len(message.ids)
         over = trajectory.terminated or trajectory.truncated
         if not over and (room < 1 or len(trajectory.turns) >= limits.turns):
             trajectory.truncated = over = True
@@ -348,15 +355,20 @@ class Rollout:
     def _continue(self, index: int) -> None:
         """Asks for the next turn, or ends the episode."""
         episode = self.episodes[index]
-        limits = self._setup(episode).limits
         if episode.trajectory.terminated or episode.trajectory.truncated:
             self._end(index)
             return
         self.clock.start = self.clock.start or time.perf_counter() - self._started
-        room = limits.episode_tokens - episode.buffer.completion_length
+        most = min(self._setup(episode).limits.turn_tokens, self._room(episode))
         seed = (*episode.job.sampling_seed, len(episode.trajectory.turns))
-        self.backend.submit(Request(index, list(episode.buffer.ids), min(limits.turn_tokens, room), seed))
+        self.backend.submit(Request(index, list(episode.buffer.ids), most, seed))
         self._queued.add(index)
+
+    def _room(self, episode: Episode) -> int:
+        """How many tokens can follow, by the episode's limit and by what the model takes."""
+        buffer = episode.buffer
+        limit = self._setup(episode).limits.episode_tokens
+        return min(limit - buffer.completion_length, self.backend.context - len(buffer.ids))
 
     def _act(self, completion: Completion) -> None:
         index: Any = completion.key

@@ -75,6 +75,7 @@ class EngineBackend:
         from vllm.sampling_params import RequestOutputKind
 
         self.engine = llm.llm_engine
+        self.context: int = self.engine.model_config.max_model_len
         self.sampling, self.stop_ids, self.seeded, self.lora = sampling, tuple(stop_ids), seeded, lora
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._keys: dict[str, Hashable] = {}
@@ -154,7 +155,8 @@ class ServerBackend:
         self._session.mount("http", requests.adapters.HTTPAdapter(pool_maxsize=connections))
         self._pool = ThreadPoolExecutor(connections, "vllm")
         self._pending: dict[Future[Completion], Hashable] = {}
-        self.model = self._call("get", "/v1/models")["data"][0]["id"]
+        [served, *_] = self._call("get", "/v1/models")["data"]
+        self.model, self.context = served["id"], served["max_model_len"]
 
     def submit(self, request: Request) -> None:
         """Sends a request."""

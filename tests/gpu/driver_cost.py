@@ -46,6 +46,7 @@ class Engine:
     """Gives one token of every running turn a step, as vLLM does."""
 
     batches = False
+    context = 100_000
 
     def __init__(self, reply: list[int]) -> None:
         self.reply = reply

@@ -57,6 +57,7 @@ class Scripted:
     """A backend that says what is written, turn by turn."""
 
     batches = True
+    context = 100_000
 
     def __init__(self, scripts: list[list[str]]) -> None:
         self.scripts = [list(script) for script in scripts]

@@ -10,6 +10,8 @@ import torch
 from toy import ToyEnv, make_model, make_tokenizer
 
 from cope_gym.errors import InputError
+from cope_gym.evaluate.policies import Prompt
+from cope_train.policies import SampledModel
 from cope_train.rollout.backends import Request, Sampling, TransformersBackend
 from cope_train.rollout.driver import Episode, Job, Limits, Rollout, Setup
 from cope_train.rollout.template import ChatTemplate
@@ -121,6 +123,32 @@ def test_limits_end_an_episode() -> None:
     assert short.trajectory.truncated and len(short.trajectory.turns) == 2
     [small] = play(["door"], env=lambda: ToyEnv(steps=50), limits=Limits(episode_tokens=100, turn_tokens=10))
     assert small.trajectory.truncated and small.buffer.completion_length <= 101
+
+
+def test_the_model_s_context_ends_an_episode() -> None:
+    """vLLM refuses a longer prompt with an exception, which ended a whole run."""
+    sampler = backend()
+    sampler.context = 150
+    limits = Limits(turns=50, episode_tokens=10_000, turn_tokens=10)
+    [small] = play(["door"], env=lambda: ToyEnv(steps=50), sampler=sampler, limits=limits)
+    assert small.trajectory.truncated and small.trajectory.turns
+    assert len(small.buffer.ids) <= 151  # the end of a turn that was cut is added without being sampled
+    sampler.context = 5
+    with pytest.raises(InputError, match=r"the first prompt of door has \d+ tokens.*lower first_observation_chars"):
+        play(["door"], sampler=sampler)
+
+
+def test_an_evaluated_model_gives_up_where_its_context_ends() -> None:
+    """One such prompt ended the whole evaluation."""
+    sampler = backend(Sampling(temperature=0))
+    policy = SampledModel("toy", sampler, TEMPLATE, {}, max_turn_tokens=20, batch_size=4)
+    messages = [{"role": "system", "content": "Play."}, {"role": "user", "content": "A hall."}]
+    length = len(TEMPLATE.prompt(messages).ids)
+    for room, gives_up in ((3, False), (0, True)):
+        sampler.context = length + room
+        [reply] = policy.act([Prompt(messages, "toy", "x/0", {}, "plain", 0, 0, 1)])
+        assert reply.give_up == gives_up and reply.tokens <= room
+    assert reply.truncated
 
 
 def test_a_turn_without_an_action_is_told_so_and_never_reaches_the_environment() -> None:

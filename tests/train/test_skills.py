@@ -37,6 +37,7 @@ class Scripted:
     """Plays the roles by reading its prompt: skill 0 names the word that was seen, 1 a wrong one, 2 is no JSON."""
 
     batches = False
+    context = 100_000
 
     def __init__(self) -> None:
         self.queue: list[Request] = []

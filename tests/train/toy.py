@@ -51,7 +51,7 @@ def make_model(tokenizer: Any, seed: int = 0, **config: Any) -> LlamaForCausalLM
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": 4096,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": None,
