@@ -201,8 +201,7 @@ def _charts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
         seeds = [curves.series(rows) for rows in arm.rows if rows]
         for name in dict.fromkeys(name for points in seeds for name in points):
             by_metric[name].append(_line(arm.label, [points[name] for points in seeds if name in points]))
-    known = curves.ordered(by_metric)
-    return [{"group": curves.group_of(name), "name": name, "lines": by_metric[name]} for name in known]
+    return curves.page(by_metric)
 
 
 def _line(label: str, seeds: Sequence[curves.Points]) -> dict[str, Any]:

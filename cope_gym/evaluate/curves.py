@@ -56,7 +56,39 @@ def charts(runs: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     for run, rows in runs.items():
         for name, points in series(rows).items():
             lines[name].append({"run": run, "points": points})
-    return [{"group": group_of(name), "name": name, "lines": lines[name]} for name in ordered(lines)]
+    return page(lines)
+
+
+def page(lines: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Returns the charts of metrics in their order; of those with equal points (a reward that is the score) the first.
+
+    Args:
+        lines: By metric, one line a run.
+    """
+    shown: list[dict[str, Any]] = []
+    for name in ordered(lines):
+        group = group_of(name)
+        same = next((one for one in shown if one["group"] == group and _equal(one["lines"], lines[name])), None)
+        if same is None:
+            shown.append({"group": group, "name": name, "also": [], "lines": lines[name]})
+        else:
+            same["also"].append(name)
+    return shown
+
+
+def _equal(some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two metrics have the same lines, which one that never moves does not tell."""
+    a, b = _flat(some), _flat(others)
+    moves = len({value for _, _, value in a}) > 1
+    return (
+        moves
+        and len(a) == len(b)
+        and all(p[:2] == q[:2] and math.isclose(p[2], q[2], rel_tol=1e-6) for p, q in zip(a, b, strict=True))
+    )
+
+
+def _flat(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
+    return [(line["run"], step, value) for line in lines for step, value in line["points"]]
 
 
 def ordered(names: Iterable[str]) -> list[str]:

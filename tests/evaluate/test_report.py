@@ -49,6 +49,16 @@ def test_report_of_a_training_run(reported: Path) -> None:
     assert found["facts"]["Panel"].startswith("toy: split test")  # type: ignore[index]
 
 
+def test_one_number_under_several_names_is_one_chart() -> None:
+    rows = [
+        {"step": i, "reward": i / 3, "episodes/score": i / 3, "loss": i / 3, "kl": 0.5, "entropy": 0.5} for i in (1, 2)
+    ]
+    charts = curves.charts({"a": rows, "b": rows})
+    assert {chart["name"]: chart["also"] for chart in charts} == {
+        "reward": ["episodes/score"], "loss": [], "entropy": [], "kl": []
+    }  # fmt: skip
+
+
 def test_report_draws_pngs_beside_it(reported: Path) -> None:
     pytest.importorskip("matplotlib", reason="PNGs need the train extra")
     for name in ("learning_curves.png", "evaluation.png"):

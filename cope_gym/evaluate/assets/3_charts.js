@@ -32,7 +32,7 @@ function smooth(points) {
 const W = 340, H = 148, LEFT = 38, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
 // lines: [{colour, points: [[x, y], …], band: [[x, low, high], …] or undefined}]
-function curve(name, lines) {
+function curve(name, also, lines) {
   const all = lines.flatMap((line) => [...line.points, ...(line.band || []).flatMap(([x, low, high]) => [[x, low], [x, high]])]);
   let [x0, x1] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
   let [y0, y1] = [Math.min(...all.map((p) => p[1])), Math.max(...all.map((p) => p[1]))];
@@ -76,5 +76,5 @@ function curve(name, lines) {
     cursor.setAttribute("visibility", "hidden");
     read.textContent = last();
   });
-  return h("figure", { class: "chart", style: "margin:0" }, h("figcaption", { class: "name" }, h("span", {}, name), read), plot);
+  return h("figure", { class: "chart", style: "margin:0" }, h("figcaption", { class: "name" }, h("span", also.length ? { title: `the same numbers: ${also.join(", ")}` } : {}, also.length ? `${name} (+${also.length})` : name), read), plot);
 }

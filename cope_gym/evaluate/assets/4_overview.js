@@ -111,7 +111,7 @@ function learning() {
   for (const group of new Set(INDEX.curves.map((chart) => chart.group))) {
     const charts = INDEX.curves.filter((chart) => chart.group === group);
     block.append(h("h3", {}, group), h("div", { class: "curves" },
-      charts.map((chart) => curve(chart.name, chart.lines.map((line) => ({ colour: tint.get(line.run), points: line.points, band: line.band }))))));
+      charts.map((chart) => curve(chart.name, chart.also, chart.lines.map((line) => ({ colour: tint.get(line.run), points: line.points, band: line.band }))))));
   }
   return block;
 }
