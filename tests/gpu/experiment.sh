@@ -5,7 +5,7 @@
 #   experiment.sh ENV train ARM SEED [LR]  one arm; the same command goes on after an interruption, on another machine with its folder
 #   experiment.sh ENV dev LR               stock GRPO with this learning rate, evaluated on the development panel: how LR is chosen
 #   experiment.sh ENV eval ARM SEED [STEP] the panels by `cope eval`; ARM `start` is the clone. Training has evaluated its arm itself.
-# ENV: sciworld, alfworld, webshop; ARM: grpo, af, af_te, placebo
+# ENV: sciworld, alfworld, webshop; ARM: grpo, af, af_te, placebo, skills (sciworld only). SKILLS=FILE: `eval` plays with a bank of skills.
 set -euo pipefail
 env=${1:-} part=${2:-} arm=${3:-} seed=${4:-}
 here=tests/gpu/$env runs=runs/$env
@@ -14,6 +14,9 @@ if [ ! -f "$here/settings.sh" ]; then sed -n 2,8p "$0"; exit 2; fi
 source "$here/settings.sh"
 limits="$chars --system-prompt $here/system_prompt.txt"
 af="forecast=true forecast_coef=0.02 forecast_horizon=3 forecast_gate=wins forecast_skip_invalid=true"
+# 4 sources a step, 4 skills of each, each skill on 3 other tasks: 64 rows, as the other arms have.
+skills="skills=true skill_count=4 skill_tasks=3 skill_encoder=bm25 skill_same_category=true skill_tokens=160 skill_card_tokens=200
+skill_history_chars=3000 num_generations=4"
 case "$part" in
 experts) experts ;;
 clone) cope train "$here/clone.yaml" ;;
@@ -23,6 +26,7 @@ train)
   af) add=$af ;;
   af_te) add="$af ensemble=true ensemble_coef=0.1 ensemble_eta=0.5" ;;
   placebo) add="$af forecast_derange=true" ;;
+  skills) add=$skills ;;
   *) echo "there is no arm $arm" >&2; exit 2 ;;
   esac
   folder=$runs/$arm-$seed
@@ -36,7 +40,7 @@ eval)
   for panel in $panels; do
     cope eval --panel "$panel" --policy vllm:"$model" --samples "$samples" --max-turns "$turns" --concurrency "$concurrency" --seed "$seed" \
       --set max_turn_tokens="$turn_tokens" --set max_model_len=4096 --set gpu_memory_utilization=0.1 --set kv_cache_memory_bytes=8000000000 --set dtype=bfloat16 $limits \
-      --out "$runs/evaluations/$arm-$seed${several:+_$(basename "$panel" .json)}"
+      ${SKILLS:+--skills "$SKILLS"} --out "$runs/evaluations/$arm-$seed${SKILLS:+_with_skills}${several:+_$(basename "$panel" .json)}"
   done ;;
 *) sed -n 2,8p "$0"; exit 2 ;;
 esac

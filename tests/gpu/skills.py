@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from skill_talk import HISTORY, skill_talk
 from transformers import AutoTokenizer
 from trl import SFTConfig
 
 from cope_gym.evaluate.panels import Panel
 from cope_gym.skills.bank import SkillBank
-from cope_gym.skills.extraction import episode_text, extractor_prompt, with_skill
-from cope_gym.skills.skill import Skill
 from cope_gym.trajectory import Trajectory
 from cope_train.config import CoPEConfig
 from cope_train.models import quickstart_model
@@ -33,7 +32,7 @@ from cope_train.run_folder import read_metrics
 from cope_train.sft import clone
 from cope_train.skills.trainer import SkillTrainer
 
-CATEGORY, TURNS, TURN_TOKENS, SKILL_TOKENS, HISTORY = "find-non-living-thing", 12, 20, 160, 3000
+CATEGORY, TURNS, TURN_TOKENS, SKILL_TOKENS = "find-non-living-thing", 12, 20, 160
 
 
 def main() -> int:
@@ -98,18 +97,7 @@ def warm_up(gold: list[Trajectory], out: Path, epochs: float) -> Path:
     """Clones gold paths, with and without a skill, and the writing of skills; returns the merged model's folder."""
     folder, base = out / "warm_start", quickstart_model()
     tokenizer = AutoTokenizer.from_pretrained(base)
-    episodes = [*gold]
-    for i, episode in enumerate(gold):
-        skill = skill_of(episode)
-        body = json.dumps({k: v for k, v in skill.to_dict().items() if v}, ensure_ascii=False)
-        episodes.append(conversation(extractor_prompt(), episode_text(episode, HISTORY), body))
-        other = gold[(i + 1) % len(gold)]
-        system = with_skill(SYSTEM, skill_of(other), 2000, len)
-        episodes.append(
-            Trajectory(
-                episode.env, episode.task_id, messages=[{"role": "system", "content": system}, *episode.messages[1:]]
-            )
-        )
+    episodes = [*gold, *skill_talk(gold, SYSTEM)]
     args = SFTConfig(
         str(out / "cloning"),
         num_train_epochs=epochs,
@@ -128,23 +116,6 @@ def warm_up(gold: list[Trajectory], out: Path, epochs: float) -> Path:
     trainer.model.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def skill_of(episode: Trajectory) -> Skill:
-    """What a gold path teaches, by rule: the kinds of its commands in order."""
-    verbs = [" ".join(turn.action.split()[:2]) if turn.action.startswith(("pick", "look")) else turn.action.split()[0]
-             for turn in episode.turns if turn.action]  # fmt: skip
-    return Skill(
-        "find-and-move",
-        "Go to the room, focus on the object that is asked for, then move it to the box that is named.",
-        when_to_use=("The task names a kind of object and a box.",),
-        decision_rules=tuple(f"Next use {verb}." for verb in list(dict.fromkeys(verbs))[:5]),
-    )
-
-
-def conversation(system: str, user: str, assistant: str) -> Trajectory:
-    roles = (("system", system), ("user", user), ("assistant", assistant))
-    return Trajectory("sciworld", "", messages=[{"role": role, "content": text} for role, text in roles])
 
 
 def dtype() -> str:

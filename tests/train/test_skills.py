@@ -14,7 +14,9 @@ import torch
 from skill_world import TASKS, WORDS, DoorEnv
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 
+from cope_gym import trajectory
 from cope_gym.errors import InfrastructureError, InputError
+from cope_gym.evaluate.panels import Panel
 from cope_gym.skills.bank import SkillBank
 from cope_gym.skills.documents import task_documents
 from cope_gym.skills.retrieval import TaskIndex
@@ -208,7 +210,7 @@ def test_a_run_trains_both_roles_and_reports_them(tmp_path: Path) -> None:
     assert [e["extra"]["role"] for e in episodes].count("extractor") == 4
 
 
-def train(folder: Path, **options: Any) -> SkillTrainer:
+def train(folder: Path, panel: Panel | None = None, **options: Any) -> SkillTrainer:
     pytest.importorskip("bm25s", reason="the `skills` extra is not installed")
     trainer = SkillTrainer(
         make_model(TOKENIZER),
@@ -217,9 +219,21 @@ def train(folder: Path, **options: Any) -> SkillTrainer:
         make_env=ToyEnv,
         system_prompt="Play.",
         processing_class=TOKENIZER,
+        panel=panel,
     )
     trainer.train()
     return trainer
+
+
+def test_a_run_is_evaluated_on_a_panel_without_skills(tmp_path: Path) -> None:
+    panel = Panel("toy", "toy", "test", ("open window", "take cup", "close box")).sealed()
+    train(tmp_path, panel=panel, max_steps=2, eval_strategy="steps", eval_steps=1)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len([line for line in lines if "eval_success" in line]) == 2
+    played = list(trajectory.read(tmp_path / "evaluations" / "step_000002" / "trajectories.jsonl"))
+    assert {e.task_id for e in played} == set(panel.task_ids)
+    assert all(e.turns and "skill" not in e.extra for e in played)
+    assert len([line for line in lines if "skills/outcome" in line]) == 2
 
 
 def test_a_run_that_trains_the_source(tmp_path: Path) -> None:

@@ -6,4 +6,5 @@ experts() {
   for type in $types; do
     cope data experts sciworld --category "$type" --limit 40 --option simplifications=easy $limits --out "$runs/experts/$type"
   done
+  python3 tests/gpu/skill_talk.py "$runs/experts/*-*/experts.jsonl" --system-prompt $here/system_prompt.txt --out "$runs/experts/skills"
 }
