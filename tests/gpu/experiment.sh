@@ -33,9 +33,9 @@ train)
   resume=$(ls -d "$folder"/checkpoint-* >/dev/null 2>&1 && echo resume_from_checkpoint=true || true)
   cope train "$here/arm.yaml" output_dir="$folder" seed="$seed" ${5:+learning_rate=$5} $add $resume ;;
 dev)
-  cope train "$here/arm.yaml" output_dir="$runs/dev-$arm" seed=0 learning_rate="$arm" eval_panel="$dev" eval_samples=1 ;;
+  cope train "$here/arm.yaml" output_dir="$runs/dev-$arm" seed=0 learning_rate="$arm" eval_panel="$dev" eval_samples=1 max_steps=20 ;;
 eval)
-  model=$runs/$arm-$seed/checkpoint-${5:-20}
+  model=$runs/$arm-$seed/checkpoint-${5:-40}
   if [ "$arm" = start ]; then model=$runs/clone; fi
   for panel in $panels; do
     cope eval --panel "$panel" --policy vllm:"$model" --samples "$samples" --max-turns "$turns" --concurrency "$concurrency" --seed "$seed" \
