@@ -15,11 +15,36 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from cope_gym import trajectory
+from cope_gym.errors import InputError
 from cope_gym.trajectory import Trajectory
 from cope_train.objectives.rows import Sample
 from cope_train.rollout.driver import Episode
+
+
+def refuse_used(folder: Path, resume: Any) -> None:
+    """Keeps a run from writing over another one's checkpoints or model.
+
+    Args:
+        folder: Where it is to write.
+        resume: What is said of `resume_from_checkpoint`.
+
+    Raises:
+        InputError: There are some, and the run is not to go on from them.
+    """
+    if resume not in (None, "", "none", "None", "false", "False", False) or not folder.is_dir():
+        return
+    found = get_last_checkpoint(str(folder)) or next(
+        (str(folder / name) for name in ("adapter_config.json", "config.json") if (folder / name).is_file()), None
+    )
+    if found:
+        raise InputError(
+            f"{folder} holds a run already ({Path(found).name}): go on with it by resume_from_checkpoint=true, or "
+            "name another output_dir",
+            type="bad_option",
+        )
 
 
 class MetricsFile(TrainerCallback):

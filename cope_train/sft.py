@@ -25,6 +25,7 @@ from cope_train.model_card import CardMixin, Facts, adapter_of, named
 from cope_train.models import resolve
 from cope_train.rollout.buffer import EpisodeBuffer
 from cope_train.rollout.template import ChatTemplate
+from cope_train.run_folder import refuse_used
 
 
 @dataclass
@@ -166,6 +167,8 @@ def run(args: CloneConfig, model_args: ModelConfig) -> CloneTrainer:
         raise InputError(
             "trajectories: name a file with episodes, e.g. that of `cope data experts sciworld`", type="bad_option"
         )
+    if args.process_index == 0:
+        refuse_used(Path(args.output_dir), args.resume_from_checkpoint)
     name = resolve(model_args.model_name_or_path)
     args.model_init_kwargs = {"dtype": model_args.dtype or "float32"} | (args.model_init_kwargs or {})
     episodes = load_episodes(args.trajectories, args.only_success)

@@ -12,9 +12,11 @@ import os
 import sys
 from argparse import ArgumentError
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
+from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 import cope_gym
@@ -24,6 +26,7 @@ from cope_train import config_file, variables
 from cope_train.config import CoPEConfig
 from cope_train.model_card import named
 from cope_train.models import is_adapter, resolve, trainable_adapter
+from cope_train.run_folder import refuse_used
 from cope_train.sft import CloneConfig, CloneTrainer, run
 from cope_train.skills.trainer import SkillTrainer
 from cope_train.trainer import CoPETrainer
@@ -164,11 +167,29 @@ def train(arguments: list[str]) -> CoPETrainer | CloneTrainer:
     if kind is CloneConfig:
         return run(*parse(arguments, kind=kind))
     args, model_args = parse(with_variables(arguments))
+    if args.process_index == 0:
+        refuse_used(Path(args.output_dir), args.resume_from_checkpoint)
     trainer = build(args, model_args)
     resume = args.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint=True if resume in ("true", "True", True) else resume)
+    try:
+        trainer.train(resume_from_checkpoint=True if resume in ("true", "True", True) else resume)
+    except KeyboardInterrupt:
+        if trainer.accelerator.is_main_process:
+            print(_interrupted(trainer), file=sys.stderr)  # noqa: T201
+        raise
     trainer.save_model()
     return trainer
+
+
+def _interrupted(trainer: CoPETrainer) -> str:
+    state, folder = trainer.state, trainer.args.output_dir
+    last = get_last_checkpoint(folder) if Path(folder).is_dir() else None
+    onwards = (
+        f"The same command with resume_from_checkpoint=true goes on from {last}."
+        if last
+        else f"There is no checkpoint in {folder} yet: save_steps says when there will be one."
+    )
+    return f"\nInterrupted after step {state.global_step} of {state.max_steps}. {onwards}"
 
 
 if __name__ == "__main__":

@@ -218,17 +218,26 @@ def _line(label: str, seeds: Sequence[curves.Points]) -> dict[str, Any]:
 
 def _page(arms: Sequence[Arm], table: Mapping[str, Any], charts: Sequence[Mapping[str, Any]]) -> Page:
     shown = [_run(arm, row) for arm, row in zip(arms, table["arms"], strict=True)]
-    best = max(table["arms"], key=lambda row: row["metrics"]["success"]["value"])
-    value = 100 * best["metrics"]["success"]["value"]
     seeds = ", ".join(f"{row['label']}: {row['seeds']}" for row in table["arms"])
     return Page(
         title=f"Comparison on {table['panel']}",
-        headline=f"{best['label']} solves most: {value:.1f} % of {table['panel']}",
-        subtitle=f"Seeds: {seeds}. Whether a difference is more than chance is in the table below.",
+        headline=_headline(table),
+        subtitle=f"Seeds: {seeds}. Intervals of the differences are in the table below.",
         runs=shown,
         curves=charts,
         comparisons=table["comparisons"],
     )
+
+
+def _headline(table: Mapping[str, Any]) -> str:
+    """Says what may be said: an arm is ahead only where the interval of a difference leaves chance out."""
+    successes = [100 * row["metrics"]["success"]["value"] for row in table["arms"]]
+    differences = [one["difference"] for one in table["comparisons"] if one["measure"] == "success"]
+    if any(one["low"] is not None and not one["low"] <= 0 <= one["high"] for one in differences):
+        best = max(table["arms"], key=lambda row: row["metrics"]["success"]["value"])
+        return f"{best['label']} solves most: {max(successes):.1f} % of {table['panel']}"
+    span = f"{min(successes):.1f} to {max(successes):.1f} % of {table['panel']}"
+    return f"No arm differs from {table['arms'][0]['label']} beyond chance: all solve {span}"
 
 
 def _run(arm: Arm, row: Mapping[str, Any]) -> Run:

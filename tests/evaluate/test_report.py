@@ -175,6 +175,10 @@ def test_a_run_of_several_panels_is_told_panel_by_panel(tmp_path: Path) -> None:
         table = compare.compare(arms, tmp_path / "out", panel=panel)
         assert table["panel"] == panel
         values[panel] = table["comparisons"][0]["difference"]["value"]
+        headline = str(index(tmp_path / "out" / "comparison.html")["headline"])
+        assert headline.startswith(
+            "No arm differs from grpo beyond chance" if panel == "toy" else "cope solves most: 75"
+        )
     assert values == {"toy": 0.0, "unseen": pytest.approx(0.5)}
     found = index(report(tmp_path / "cope"))
     assert [r["label"] for r in found["runs"]] == [  # type: ignore[attr-defined]

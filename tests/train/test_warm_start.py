@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from cope_train import train
 from cope_train.rollout.template import ChatTemplate
 from cope_train.run_folder import read_metrics
 from cope_train.sft import buffer_of, clone
+from cope_train.trainer import CoPETrainer
 
 pytestmark = pytest.mark.train
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +64,17 @@ def write(name: str, **options: object) -> str:
     return name
 
 
-def test_experts_cloning_and_reinforcement_learning_from_the_adapter(cope: Callable[..., None]) -> None:
+def _saves_and_is_interrupted(save: Callable[..., None]) -> Callable[..., None]:
+    def saved(*args: Any, **kwargs: Any) -> None:
+        save(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return saved
+
+
+def test_experts_cloning_and_reinforcement_learning_from_the_adapter(
+    cope: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tokenizer = make_tokenizer()
     make_model(tokenizer).save_pretrained("tiny")
     tokenizer.save_pretrained("tiny")
@@ -107,6 +119,14 @@ def test_experts_cloning_and_reinforcement_learning_from_the_adapter(cope: Calla
     assert [line["step"] for line in steps] == [1, 2]
     after = load_file("runs/rl/adapter_model.safetensors")
     assert after.keys() == before.keys()  # the frozen reference adapter is not what is saved as the model
+    for used in ("rl", "warm"):  # the cloned model, too
+        with pytest.raises(InputError, match=rf"runs/{used} holds a run already .*resume_from_checkpoint=true"):
+            train.train(["--config", *([rl] if used == "rl" else [sft, "--stage", "sft"])])
+    monkeypatch.setattr(CoPETrainer, "_save_checkpoint", _saves_and_is_interrupted(CoPETrainer._save_checkpoint))
+    with pytest.raises(KeyboardInterrupt):
+        train.train(["--config", rl, "--output_dir", "runs/broken"])
+    said = capsys.readouterr().err
+    assert "Interrupted after step 1 of 2." in said and "goes on from runs/broken/checkpoint-1" in said
     [episode, *_] = trajectory.read("runs/rl/trajectories/step_000000.jsonl")
     assert episode.versions["adapter_version"] == "1" and episode.task_id in ("hall/train-0", "hall/train-1")
     result = json.loads(Path("runs/rl/evaluations/step_000002/result.json").read_text())
