@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -99,7 +100,8 @@ class AdapterWorker:
 
     def close(self) -> None:
         try:
-            self.call("shutdown")
+            with contextlib.suppress(OSError, EOFError):  # one that was killed may not have been reaped yet
+                self.call("shutdown")
         finally:
             self.process.kill()
             self.process.wait()
