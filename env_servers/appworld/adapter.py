@@ -266,8 +266,9 @@ class AppWorldEpisode(Episode):
     def _ask(self, code: str) -> dict[str, Any] | None:
         try:
             self._connection.sendall(framing.encode({"code": code}))
-        except OSError:
-            return None
+        except OSError:  # it died between two steps, which is no doing of this code
+            self._adapter.check_alive()
+            raise
         return self._receive(self._limits["timeout_seconds"] + _GRACE)
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:

@@ -192,7 +192,8 @@ class Jvm:
             self._closed += 1
             if self._closed % _COLLECT_EVERY == 0:
                 # By itself this collector lets the heap grow to its bound before it looks at the old generation.
-                self._gateway.jvm.System.gc()
+                with suppress(Py4JError):  # closing never fails; the next call says that the JVM has ended
+                    self._gateway.jvm.System.gc()
 
     def close(self) -> None:
         """Ends the process."""

@@ -150,6 +150,16 @@ def test_a_dead_zygote_ends_its_worker(appworld_python: Path) -> None:
         assert worker.process.wait(10)
 
 
+def test_a_session_that_died_between_two_steps_is_a_fault_and_no_zero(appworld_python: Path) -> None:
+    with AdapterWorker(appworld_python, "appworld") as worker:
+        worker.start("s", "pin_1")
+        _, *copies = tree(worker.process.pid)[1:]
+        kill(copies[-1])
+        assert gone(copies)
+        with pytest.raises(AdapterFault, match="fault: BrokenPipe"):
+            worker.step("s", "print(1)")
+
+
 def test_who_only_asks_questions_does_not_load_appworld(appworld_python: Path) -> None:
     """Loading takes ten seconds of processor time, and every service has a worker that holds no session."""
     with AdapterWorker(appworld_python, "appworld") as worker:
