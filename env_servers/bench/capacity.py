@@ -59,7 +59,7 @@ _MB = 2.0**20
 # Measured 2026-11-30, see `docs/scaling.md`.
 FRONT = Front(request=0.0006, memory=57 * _MB, session=0.5 * _MB)
 COSTS = (
-    Cost("sciworld", step=0.034, create=0.43, worker=283 * _MB, session=13 * _MB, places=32),
+    Cost("sciworld", step=0.034, create=0.43, worker=352 * _MB, session=13 * _MB, places=32),
     Cost("alfworld", step=0.0053, create=0.32, worker=70 * _MB, session=3.8 * _MB, places=32),
     Cost("webshop", step=0.0011, create=0.002, worker=45 * _MB, session=0.05 * _MB, places=512),
     Cost("appworld", step=0.22, create=0.15, worker=242 * _MB, session=94 * _MB, places=8),
