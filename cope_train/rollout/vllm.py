@@ -80,7 +80,7 @@ class EngineBackend:
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._keys: dict[str, Hashable] = {}
         self._waiting: list[Request] = []
-        self._admission = Admission()
+        self.admission = Admission()
         self._known: dict[int, Any] = {}  # parameters by length: the engine copies them, making them takes as long
         self._name, self._count = uuid4().hex, 0  # an engine may still hold turns of a rollout that was broken off
 
@@ -106,7 +106,7 @@ class EngineBackend:
 
     def poll(self) -> list[Completion]:
         """Runs one step of the engine."""
-        if self._admission.due(len(self._waiting), len(self._keys)):
+        if self.admission.due(len(self._waiting), len(self._keys)):
             for request in self._waiting:
                 self._admit(request)
             self._waiting.clear()

@@ -4,9 +4,11 @@ Prints one JSON line: tokens per second of a whole rollout (first request to las
 included), of raw vLLM on the same per-turn prompts with prefix caching and log-probabilities (turn after turn, as
 they follow from each other, and all at once, which no rollout can do), and the seconds of a training step by part;
 `driver_seconds` is what is neither engine nor waiting. With `--skew` the same episodes are then played with slow
-steps (one in twenty takes a second, the others 20 ms), each on its own and with a barrier a turn.
+steps (one in twenty takes a second, the others 20 ms), each on its own and with a barrier a turn. With `--admission`
+they are played once more for every STEPS,SHARE of `cope_train.rollout.vllm.Admission`.
 
     python tests/gpu/rollout_speed.py --model PATH --episodes 128 --turns 16 --steps 3 [--environment webshop] [--skew]
+        [--admission 8,0.125 16,0.25 32,0.5]
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from peft import LoraConfig
 import cope_gym
 from cope_train.config import CoPEConfig
 from cope_train.generation import open_backend
+from cope_train.rollout import vllm
 from cope_train.rollout.driver import Rollout
 from cope_train.run_folder import read_metrics
 from cope_train.trainer import CoPETrainer
@@ -41,6 +44,7 @@ def main() -> None:
     parser.add_argument("--environment", default="sciworld", choices=sorted(TASKS))
     parser.add_argument("--category", nargs="*", help="Tasks of these categories.")
     parser.add_argument("--skew", action="store_true")
+    parser.add_argument("--admission", nargs="*", default=[], metavar="STEPS,SHARE")
     parser.add_argument("--system-prompt")
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--turns", type=int, default=16)
@@ -109,6 +113,7 @@ def main() -> None:
     result["share_of_raw_at_once"] = at_once / seconds
     if options.skew:
         result["skewed_seconds"] = {name: _skewed(trainer, name == "barrier") for name in ("alone", "barrier")}
+    result["admission"] = {name: _admitted(trainer, name) for name in options.admission}
     print(json.dumps(result), flush=True)
 
 
@@ -126,16 +131,31 @@ def _skewed(trainer: CoPETrainer, barrier: bool) -> dict[str, float]:
     make = source.setup.make_env
     setup = replace(source.setup, make_env=lambda: Slow(make()), ordered=barrier, threads=len(source.episodes))
     random.seed(0)
+    result, episodes = _played(trainer, setup)
+    return result | {"actions": sum(bool(turn.action) for e in episodes for turn in e.trajectory.turns)}
+
+
+def _admitted(trainer: CoPETrainer, rule: str) -> dict[str, float]:
+    """The last rollout's jobs once more, with another rule of admission."""
+    steps, share = rule.split(",")
+    result, episodes = _played(trainer, trainer.source.setup, vllm.Admission(int(steps), float(share)))
+    calls = [[(ids, n) for turn, ids, n in _requests(episodes) if turn == t] for t in range(trainer.args.max_turns)]
+    return result | {"share_of_raw": _raw(trainer, calls) / result["seconds"]}
+
+
+def _played(trainer: CoPETrainer, setup: Any, admission: vllm.Admission | None = None) -> tuple[dict[str, Any], Any]:
+    source = trainer.source
     with open_backend(trainer, source.config.sampling(), setup.template) as backend:
+        backend.admission = admission or backend.admission
         rollout = Rollout([episode.job for episode in source.episodes], setup, backend)
         episodes = rollout.play()
     requests = _requests(episodes)
     return {
         "seconds": rollout.clock.total - rollout.clock.start,
+        "polls": rollout.clock.polls,
         "turns": len(requests),
-        "actions": sum(bool(turn.action) for episode in episodes for turn in episode.trajectory.turns),
         "tokens": sum(length for _, _, length in requests),
-    }
+    }, episodes
 
 
 def _requests(episodes: list[Any]) -> list[tuple[int, list[int], int]]:

@@ -1,4 +1,4 @@
-dev=sciworld_find panels=tests/gpu/sciworld/panel.json concurrency=131 samples=2 turns=16 turn_tokens=24
+dev=tests/gpu/sciworld/dev.json dev_samples=2 panels=tests/gpu/sciworld/panel.json concurrency=131 samples=2 turns=16 turn_tokens=24
 chars="--first-observation-chars 600 --observation-chars 300"
 types="find-living-thing find-non-living-thing find-plant find-animal lifespan-longest-lived lifespan-shortest-lived
 lifespan-longest-lived-then-shortest-lived power-component"
