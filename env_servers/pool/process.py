@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,26 @@ _MAIN = Path(__file__).resolve().parents[1] / "worker" / "main.py"
 _LAST_WORDS = 20
 
 
+class _Pipe(asyncio.Protocol):
+    """The end of the socket pair; a stream with a task that reads it would take two more turns of the loop."""
+
+    def __init__(self, answered: Callable[[dict[str, Any]], None], gone: Callable[[], None]) -> None:
+        self._answered = answered
+        self._gone = gone
+        self._frames = framing.Frames()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for reply in self._frames.feed(data):
+                self._answered(reply)
+        except (framing.FrameError, ValueError) as error:
+            log.error("unreadable reply", extra={"error": str(error)})
+            self._gone()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone()  # the end of the stream is how a death shows
+
+
 class WorkerProcess(PoolWorker):
     """A child process in a session and process group of its own."""
 
@@ -39,8 +60,8 @@ class WorkerProcess(PoolWorker):
         super().__init__(spec)
         self._reaper = reaper
         self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._pipe: asyncio.Transport | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._turn = asyncio.Lock()
@@ -70,8 +91,9 @@ class WorkerProcess(PoolWorker):
             )
         self.pid = self._process.pid
         self._reaper.add(self.pid)
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._listen())]
+        loop = asyncio.get_running_loop()
+        self._pipe, _ = await loop.create_connection(lambda: _Pipe(self._answered, self.kill), sock=ours)
+        self._listening = asyncio.create_task(self._listen())
         try:
             said = await self.call("hello", timeout)
         except EpisodeFaultError as error:
@@ -91,15 +113,16 @@ class WorkerProcess(PoolWorker):
             return await self._exchange(op, timeout, arguments)
 
     async def _exchange(self, op: str, timeout: float, arguments: dict[str, Any]) -> Any:
-        if not self.alive or self._writer is None:
+        if not self.alive or self._pipe is None:
             # Nothing was sent: what killed it was not this call, which may have waited for its turn.
             raise BystanderError(self._obituary())
         self._number += 1
         number = self._number
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(framing.encode({"id": number, "op": op, "args": arguments}))
-            reply = await asyncio.wait_for(waiting, timeout)
+            self._pipe.write(framing.encode({"id": number, "op": op, "args": arguments}))
+            async with asyncio.timeout(timeout):
+                reply = await waiting
         except TimeoutError:
             self.kill(BystanderError(f"the worker of {self.spec.name} was killed for another session's step"))
             raise WorkerTimeoutError(f"{op} took longer than {timeout:g} s; its worker was killed") from None
@@ -119,8 +142,8 @@ class WorkerProcess(PoolWorker):
         self._dead.set()
         kill_group(self.pid)
         self._reaper.remove(self.pid)
-        if self._writer is not None:
-            self._writer.close()
+        if self._pipe is not None:
+            self._pipe.abort()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(others or WorkerDiedError(self._obituary()))
@@ -133,22 +156,13 @@ class WorkerProcess(PoolWorker):
         self.kill()
         if self._process is not None:
             await self._process.wait()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listening is not None:
+            await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                header = await reader.readexactly(framing.HEADER.size)
-                reply = json.loads(await reader.readexactly(framing.body_length(header)))
-                waiting = self._waiting.get(reply["id"])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
-        except (asyncio.IncompleteReadError, OSError):
-            pass  # the end of the stream is how a death shows
-        except (framing.FrameError, ValueError) as error:
-            log.error("unreadable reply", extra={"worker": self.id, "error": str(error)})
-        finally:
-            self.kill()
+    def _answered(self, reply: dict[str, Any]) -> None:
+        waiting = self._waiting.get(reply["id"])
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
 
     async def _listen(self) -> None:
         assert self._process is not None and self._process.stderr is not None

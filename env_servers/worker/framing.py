@@ -10,7 +10,7 @@ import json
 import math
 import socket
 import struct
-from typing import Any, Dict, Optional, cast
+from typing import Any, Dict, List, Optional, Union, cast
 
 MAX_FRAME = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
@@ -64,7 +64,7 @@ def encode(message: Dict[str, Any]) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def body_length(header: bytes) -> int:
+def body_length(header: Union[bytes, bytearray]) -> int:
     """Returns the length that a header announces.
 
     Raises:
@@ -74,6 +74,30 @@ def body_length(header: bytes) -> int:
     if length > MAX_FRAME:
         raise FrameError(f"a message of {length} bytes exceeds the limit of {MAX_FRAME}")
     return int(length)
+
+
+class Frames:
+    """Takes a stream apart that comes in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+
+    def feed(self, data: bytes) -> List[Dict[str, Any]]:
+        """Returns the messages that a further piece completes.
+
+        Raises:
+            FrameError: One is too long.
+            ValueError: One is no JSON.
+        """
+        self._left += data
+        found: List[Dict[str, Any]] = []
+        while len(self._left) >= HEADER.size:
+            end = HEADER.size + body_length(self._left[: HEADER.size])
+            if len(self._left) < end:
+                break
+            found.append(json.loads(self._left[HEADER.size : end]))
+            del self._left[:end]
+        return found
 
 
 def read(connection: socket.socket) -> Optional[Dict[str, Any]]:

@@ -70,7 +70,6 @@ class Host:
         except EngineGoneError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201
             die()
-            raise
         except (Exception, SystemExit) as error:
             # The benchmark broke: the episode's state is unknown and the service decides what becomes of it.
             traceback.print_exc(file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import select
 import socket
 import sys
 import threading
@@ -16,23 +17,22 @@ Request = Dict[str, Any]
 
 
 class Loop:
-    """Reads requests in a thread of its own and has them answered.
+    """Reads requests and has them answered.
 
-    End of file means that the service is gone: everything here is killed, even in mid-step.
+    The end of the connection means that the service is gone: everything here is killed, even in mid-step.
     """
 
     def __init__(self, connection: socket.socket, host: Host) -> None:
         self._connection = connection
         self._host = host
-        self._inbox: "queue.Queue[Request]" = queue.Queue()
         self._sending = threading.Lock()
         self._sessions: Dict[str, "queue.Queue[Request]"] = {}
 
     def run(self) -> None:
         """Serves until it is told to shut down."""
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         while True:
-            request = self._inbox.get()
+            request = self._next()
             if request["op"] == "shutdown":
                 self._host.close()
                 self._send({"id": request["id"], "ok": None})
@@ -43,15 +43,19 @@ class Loop:
             else:
                 session.put(request)
 
-    def _read(self) -> None:
+    def _next(self) -> Request:
+        # In this thread: handing a request over from another one takes longer than reading it.
         try:
-            while True:
-                request = framing.read(self._connection)
-                if request is None:
-                    break
-                self._inbox.put(request)
+            request = framing.read(self._connection)
         except (OSError, framing.FrameError) as error:
             print(f"worker: the connection broke: {error}", file=sys.stderr)  # noqa: T201
+            request = None
+        return request or die()
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._connection, 0)  # its end is reported unasked; requests would be only if asked for
+        poll.poll()
         die()
 
     def _own_thread(self, request: Request) -> "Optional[queue.Queue[Request]]":

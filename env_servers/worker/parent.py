@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,7 +19,7 @@ def die_with(parent: int) -> None:
         die()
 
 
-def die() -> None:
+def die() -> NoReturn:
     """Kills this process and, where it leads a process group of its own, all of its children."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import json
 import math
 import re
@@ -67,6 +68,19 @@ def test_cleaning_changes_only_what_it_must(value: Any) -> None:
     except ValueError:
         return
     assert cleaned == value
+
+
+@quick
+@given(st.lists(values, max_size=4), st.lists(st.integers(1, 40), min_size=1))
+def test_frames_come_out_of_pieces_of_any_size(sent: list[Any], sizes: list[int]) -> None:
+    stream = b"".join(framing.encode({"value": value}) for value in sent)
+    frames, arrived, at = framing.Frames(), list[Any](), 0
+    for size in itertools.cycle(sizes):
+        if at >= len(stream):
+            break
+        arrived += frames.feed(stream[at : at + size])
+        at += size
+    assert arrived == [{"value": framing.clean(value)} for value in sent]
 
 
 def test_frames_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

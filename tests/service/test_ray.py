@@ -178,7 +178,11 @@ def test_a_jvm_on_a_killed_node_is_replaced_and_ends(nodes: Nodes, start: Any) -
         names = [server.create("sciworld", task_id="find-plant/0", seed=0)["session_id"] for _ in range(2)]
         for index, action in enumerate(ACTIONS):
             if kill and index == 3:
-                os.kill(nodes.raylet(_place(nodes, _holding(server))), signal.SIGKILL)
+                raylet = nodes.raylet(_place(nodes, _holding(server)))
+                doomed = {pid for pid, parent in nodes.workers().items() if parent == raylet}
+                os.kill(raylet, signal.SIGKILL)
+                # The engine's steps are quicker than the notice that its node is gone.
+                wait_for(lambda doomed=doomed: not doomed & set(nodes.workers()), 20, "the node's workers to end")
             for name in names:
                 reply = server.step(name, index, action)
                 assert reply.status_code == 200, reply.text
