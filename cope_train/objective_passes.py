@@ -214,7 +214,7 @@ class Passes:
                 branches[i][b] = place + length if place >= 0 else -1
             parts.append(part)
             length += len(part)
-        width = self.lm.get_input_embeddings().weight.shape[1]
+        width = self.lm.config.get_text_config().hidden_size
         none = torch.zeros(0, width, device=self.device)
         return Alone(torch.cat(parts) if parts else none, branches, learn is not None, tie if joint else None)
 

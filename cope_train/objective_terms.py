@@ -7,6 +7,7 @@ for bit, and the objectives are measured in a forward without gradient.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ from cope_train.objectives.temporal_ensemble import (
     temporal_ensemble_loss,
 )
 from cope_train.trl_adapter import record_metric
+
+logger = logging.getLogger(__name__)
 
 Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
 Scores = tuple[torch.Tensor, torch.Tensor]
@@ -104,6 +107,7 @@ class Objectives:
         lm = trainer.accelerator.unwrap_model(trainer.model)
         _refuse_dropout(lm)
         _refuse_straddling(args)
+        self._measures = _measures_gradients(trainer)
         options = args.pass_options(args.cast_lm_head_to_fp32)
         self.passes = Passes(lm, trainer.accelerator.device, tokenizer.pad_token_id, options)
         self.meter = Meter(_metric_names(args))
@@ -353,7 +357,7 @@ class Objectives:
     def measuring(self) -> bool:
         """Whether gradient norms are due: every so many steps, in the first micro-batch of the step."""
         every, step = self.args.gradient_share_steps, self.trainer.state.global_step
-        return bool(every) and step % every == 0 and self._shared_at != step
+        return self._measures and step % every == 0 and self._shared_at != step
 
     def _share(self, model: Any, parts: dict[str, torch.Tensor], early: EarlyBackward | None) -> None:
         """Logs how much every term pulls."""
@@ -384,6 +388,20 @@ def _refuse_dropout(model: Any) -> None:
     for name, module in model.named_modules():
         if "lora_dropout" in name and getattr(module, "p", 0.0) > 0:
             raise InputError("set lora_dropout to 0: the objectives compare several forwards", type="bad_option")
+
+
+def _measures_gradients(trainer: Any) -> bool:
+    """Whether terms can have backward passes of their own; DeepSpeed takes each for one of a step."""
+    args, deepspeed = trainer.args, trainer.is_deepspeed_enabled
+    if deepspeed and args.forecast and args.forecast_separate_step:
+        raise InputError(
+            "forecast_separate_step is not possible with DeepSpeed, which makes its optimizer's step inside of the "
+            "backward pass: take --accelerate fsdp2 or ddp, or leave forecast_separate_step out",
+            type="bad_option",
+        )
+    if deepspeed and args.gradient_share_steps:
+        logger.warning("gradient shares are not measured: DeepSpeed takes every backward pass for one of a step")
+    return bool(args.gradient_share_steps) and not deepspeed
 
 
 def _refuse_straddling(args: Any) -> None:

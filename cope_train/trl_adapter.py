@@ -159,11 +159,7 @@ def use_merged_sync(trainer: GRPOTrainer) -> None:
     if shards.is_fsdp and shards.fsdp_version == 1:
         return
 
-    def merged() -> Iterator[tuple[str, Any]]:
-        with shards.gather_params(list(trainer.model.parameters())):  # ZeRO's third stage; of others nothing
-            yield from merged_parameters(trainer.model)
-
-    trainer.vllm_generation._iter_named_params = merged
+    trainer.vllm_generation._iter_named_params = lambda: merged_parameters(trainer.model)
 
 
 def record_metric(trainer: GRPOTrainer, name: str, value: float) -> None:

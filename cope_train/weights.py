@@ -19,8 +19,8 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     after 200 rounds), and the reference policy with it.
 
     Args:
-        model: A `PeftModel`. Weights in shards (`fully_shard`) are gathered one at a time, which all ranks have to do
-            together.
+        model: A `PeftModel`. Weights in shards (FSDP2, ZeRO's third stage) are gathered one at a time, which all ranks
+            have to do together.
     """
     deltas = {
         f"{name}.base_layer.weight": module
@@ -30,18 +30,32 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in model.named_parameters():
         if model.prefix in name or "original_module" in name:
             continue
-        data = _whole(parameter.data)
-        if name in deltas:
-            module = deltas[name]
-            delta = sum(_whole(module.get_delta_weight(adapter)).float() for adapter in module.active_adapters)
-            data = (data.float() + delta).to(data.dtype)
+        module = deltas.get(name)
         for part in ("base_model.model.", "base_layer.", "modules_to_save.default.", "_checkpoint_wrapped_module."):
             name = name.replace(part, "")
-        yield name, data
+        with gathered(parameter, *(module.parameters() if module else ())):
+            data = _whole(parameter.data)
+            if module is not None:
+                delta = sum(_whole(module.get_delta_weight(adapter)).float() for adapter in module.active_adapters)
+                data = (data.float() + delta).to(data.dtype)
+            yield name, data
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def gathered(*parameters: torch.nn.Parameter) -> Iterator[None]:
+    """Has parameters that ZeRO's third stage keeps in shards whole for a while; all ranks call it together."""
+    shards = list({id(p): p for p in parameters if hasattr(p, "ds_id")}.values())
+    if not shards:
+        yield
+        return
+    from deepspeed import zero
+
+    with zero.GatheredParameters(shards):
+        yield
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Head:
         """Takes the head of a Transformers causal language model (unwrapped; sharded weights are gathered)."""
         layer = model.get_output_embeddings()
         config = model.config.get_text_config()
-        weight, bias = (p.full_tensor() if isinstance(p, DTensor) else p for p in (layer.weight, layer.bias))
+        weight, bias = _gathered(layer.weight), _gathered(layer.bias)
         return cls(weight, bias, logit_scale(config), getattr(config, "final_logit_softcapping", None), fp32)
 
     def logits(self, hidden: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -67,6 +67,18 @@ class Head:
         """A copy that later optimizer steps cannot change; shares memory where nothing trains the head."""
         keep = [p if p is None or not p.requires_grad else p.detach().clone() for p in (self.weight, self.bias)]
         return Head(keep[0], keep[1], self.scale, self.softcap, self.fp32)  # pyright: ignore[reportArgumentType]
+
+
+def _gathered(parameter: Any) -> Any:
+    """The whole of a parameter whose shards a module's own forward would have gathered; a collective call."""
+    if isinstance(parameter, DTensor):
+        return parameter.full_tensor()
+    if (status := getattr(parameter, "ds_status", None)) is not None:  # ZeRO's third stage
+        # Persistent ones stay whole until the next optimizer step, through the backward pass and its recomputation.
+        parameter.ds_persist = True
+        if status.name != "AVAILABLE":
+            parameter.all_gather()
+    return parameter
 
 
 def logit_scale(config: Any) -> float:

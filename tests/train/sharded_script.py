@@ -1,4 +1,4 @@
-"""What `test_sharded.py` runs: steps with all objectives on the text world, alone or with FSDP2 on two ranks.
+"""What `test_sharded.py` runs: steps with all objectives on the text world, alone or sharded over two ranks.
 
 accelerate shards on GPUs only, so the group of CPUs is presented as one of those; everything else is what it is there.
 """
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from toy import ToyEnv, make_config, make_model, make_tokenizer
 
 from cope_train.trainer import CoPETrainer
-from cope_train.weights import merged_parameters
+from cope_train.weights import gathered, merged_parameters
 
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",
@@ -29,6 +29,7 @@ SHARDED = {
     "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
     "FSDP_RESHARD_AFTER_FORWARD": "true",
 }
+KINDS = {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"}
 ENSEMBLE = {"ensemble": True, "ensemble_coef": 0.1}
 LORA = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
 ARMS: dict[str, tuple[dict[str, Any], LoraConfig | None]] = {
@@ -38,9 +39,11 @@ ARMS: dict[str, tuple[dict[str, Any], LoraConfig | None]] = {
 }
 
 
-def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
+def train(folder: Path, rows: int, arm: str, resume: bool = False, **more: Any) -> None:
     """Trains two steps, or goes on after the first; weights and the saved model go to the folder."""
     torch.set_num_threads(1)
+    if KINDS & set(os.environ):
+        os.environ["ACCELERATE_USE_CPU"] = "true"
     options, adapter = ARMS[arm]
     tokenizer = make_tokenizer()
     args = make_config(
@@ -56,11 +59,15 @@ def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
         shuffle_dataset=False,
         save_strategy="steps",
         save_steps=1,
-        **options,
+        **options | more,
     )
-    if "ACCELERATE_USE_FSDP" in os.environ:
+    if KINDS & set(os.environ):
         assert args.device.type == "cpu"  # making the configuration has made the group
-        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        del os.environ["ACCELERATE_USE_CPU"]
+        zero = "ACCELERATE_USE_DEEPSPEED" in os.environ
+        PartialState._shared_state["distributed_type"] = (
+            DistributedType.DEEPSPEED if zero else DistributedType.MULTI_GPU
+        )
     trainer = CoPETrainer(
         make_model(tokenizer),
         args,
@@ -74,10 +81,12 @@ def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
     parts = [_whole(p) for p in trainer.model.parameters()]
     rank = trainer.accelerator.process_index
     name = f"rank{rank}{'-resumed' if resume else ''}.pt"
-    torch.save(torch.cat([part.detach().flatten() for part in parts]), folder / arm / name)
-    assert hasattr(next(trainer.model.parameters()), "full_tensor") == ("ACCELERATE_USE_FSDP" in os.environ)
+    torch.save(torch.cat([part.flatten() for part in parts]), folder / arm / name)
+    some = next(trainer.model.parameters())
+    assert hasattr(some, "full_tensor") == ("ACCELERATE_USE_FSDP" in os.environ)
+    assert hasattr(some, "ds_id") == (os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
     if arm == "lora":
-        base = {name: _whole(p).clone() for name, p in trainer.model.named_parameters()}
+        base = {name: _whole(p) for name, p in trainer.model.named_parameters()}
         merged = {name: weights.clone() for name, weights in merged_parameters(trainer.model)}
         assert all(torch.equal(_whole(p), base[name]) for name, p in trainer.model.named_parameters())
         torch.save(merged, folder / arm / f"merged{rank}.pt")
@@ -85,8 +94,10 @@ def train(folder: Path, rows: int, arm: str, resume: bool = False) -> None:
         trainer.save_model(str(folder / arm / "model"))
 
 
-def _whole(weights: torch.Tensor) -> torch.Tensor:
-    return weights.full_tensor() if isinstance(weights, DTensor) else weights
+def _whole(weights: torch.nn.Parameter) -> torch.Tensor:
+    """A copy of all of it."""
+    with gathered(weights):
+        return (weights.full_tensor() if isinstance(weights, DTensor) else weights).detach().clone()
 
 
 if __name__ == "__main__":
